@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 from kit.errors import InputError, KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 from kit.registry import explained
 from kit.values import Say
 

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from kit import values
+from kit import addresses
 from kit.errors import Problem, ProblemsError
 from kit.model import Lock
 from kit.paths import IMAGES
@@ -52,7 +52,7 @@ def read_lock(path: Path) -> Lock | None:
 
 def _wrong(image: str, digest: object) -> str:
     try:
-        values.image(image)
+        addresses.image(image)
     except WrongValueError as error:
         return error.what
     if "@" in image:

@@ -11,10 +11,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from kit.addresses import registry_host
 from kit.errors import InputError, KitError
 from kit.files import read_plain
 from kit.hosts.docker import Docker
-from kit.values import registry_host
 
 HUB = "docker.io"
 _HUB_LOGIN = "https://index.docker.io/v1/"

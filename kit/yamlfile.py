@@ -7,10 +7,8 @@ duplicate keys are rejected. Nodes with positions are made when something asks f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import chain
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,98 +25,19 @@ from yaml.events import (
 from kit.errors import InputError, Loc, Problem, ProblemsError
 from kit.files import LARGEST, read_plain
 from kit.values import WrongValueError
+from kit.yaml_schema import MAP, MERGE, SCALARS, SEQ, Loader, plain
 from trainer.contract.words import shown
 
-_NULL = "tag:yaml.org,2002:null"
-_BOOL = "tag:yaml.org,2002:bool"
-_INT = "tag:yaml.org,2002:int"
-_FLOAT = "tag:yaml.org,2002:float"
-_STR = "tag:yaml.org,2002:str"
-_MERGE = "tag:yaml.org,2002:merge"
-_MAP = "tag:yaml.org,2002:map"
-_SEQ = "tag:yaml.org,2002:seq"
-_COLLECTIONS = {None, "!", _MAP, _SEQ}
+_COLLECTIONS = {None, "!", MAP, SEQ}
 
 _Event = Any
 """One of the events of PyYAML."""
 
-_LARGEST = 2**63 - 1
 _TOO_DEEP = ("this is nested too deeply", "check the brackets")
 _DEEPEST = 100
 """`_Builder` and PyYAML's nodes are recursive: 100,000 brackets overflow the stack."""
 _LARGEST_EXPANDED = 1_000_000
 """The most values that aliases may expand to: ten lines can expand to billions."""
-
-# https://yaml.org/spec/1.2.2/#1032-tag-resolution, with the merge key of Docker's files, and
-# without numbers with leading zeros: 007 is an identifier and stays text.
-_CORE_SCHEMA = [
-    (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    (_INT, r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-    (
-        _FLOAT,
-        r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        list("-+0123456789."),
-    ),
-    (_MERGE, r"<<", ["<"]),
-]
-
-
-class _Loader(yaml.CSafeLoader):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-
-    # PyYAML's resolvers by path, which kit does not use, are called twice for each node. Instead it
-    # calls a type whose objects it drops: a function of Python would take a quarter of the time.
-    descend_resolver = ascend_resolver = chain  # type: ignore[assignment]
-
-    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
-        """Return a node's tag. It is cached: a large inventory repeats few words."""
-        if kind is yaml.ScalarNode:
-            return _plain_tag(value) if implicit[0] else _STR
-        return _MAP if kind is yaml.MappingNode else _SEQ
-
-
-for _tag, _pattern, _first in _CORE_SCHEMA:
-    _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _first)
-
-
-def _integer(text: str) -> int:
-    # Do not convert longer texts: Python is slow with them and rejects 4,300 digits.
-    number = None
-    if len(text) <= 24:
-        number = int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
-    if number is None or abs(number) > _LARGEST:
-        raise WrongValueError(f"{shown(text)[1:-1]} is too large", f"write at most {_LARGEST}")
-    return number
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-_SCALARS: dict[str, Callable[[str], Any]] = {
-    _STR: str,
-    _NULL: lambda _: None,
-    _BOOL: _boolean,
-    _INT: _integer,
-    _FLOAT: lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower())),
-    _MERGE: str,
-}
-
-
-@lru_cache(maxsize=65_536)
-def _plain_tag(scalar: str) -> str:
-    """Return the tag of a scalar without quotes."""
-    resolvers = _Loader.yaml_implicit_resolvers.get(scalar[:1], [])
-    return next((tag for tag, pattern in resolvers if pattern.match(scalar)), _STR)
-
-
-@lru_cache(maxsize=65_536)
-def _plain(scalar: str) -> Any:
-    """Return the value of a scalar without quotes. A large inventory repeats few words."""
-    return _SCALARS[_plain_tag(scalar)](scalar)
 
 
 @dataclass(frozen=True)
@@ -135,7 +54,7 @@ class Document:
     @cached_property
     def root(self) -> yaml.Node | None:
         """The nodes, with the positions of all values. Only mistakes and edits need them."""
-        return yaml.compose(self.text, Loader=_Loader)
+        return yaml.compose(self.text, Loader=Loader)
 
     def line(self, loc: Loc) -> int:
         """Return the 1-based line of `loc`, or of its nearest ancestor in the file."""
@@ -155,10 +74,10 @@ class Document:
                 self._children[id(node)] = {
                     key.value: (key.start_mark.line + 1, value)
                     for key, value in reversed(node.value)
-                    if key.tag != _MERGE and isinstance(key, yaml.ScalarNode)
+                    if key.tag != MERGE and isinstance(key, yaml.ScalarNode)
                 }
             own = self._children[id(node)].get(str(part))
-            merged = (value for key, value in node.value if not own and key.tag == _MERGE)
+            merged = (value for key, value in node.value if not own and key.tag == MERGE)
             return own or next(filter(None, (self._child(each, part) for each in merged)), None)
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             item = node.value[part]
@@ -183,7 +102,7 @@ class _Builder:
     def __init__(self, text: str, file: str) -> None:
         self.problems: list[Problem] = []
         self._file = file
-        self._next = _Loader(text).get_event
+        self._next = Loader(text).get_event
         self._anchors: dict[str, _Anchor] = {}
         self._size = self._depth = 0
 
@@ -213,14 +132,14 @@ class _Builder:
         tag = event.tag
         try:
             if tag is None and event.implicit[0]:
-                return _plain(text)
+                return plain(text)
             if "\0" in text:  # No path, argument or variable can contain it.
                 self._problem(event, "the character #x00 is not allowed", "remove it")
                 return text.replace("\0", "")
             if tag is None or tag == "!":
                 return text
-            if tag in _SCALARS:
-                return _SCALARS[tag](text)
+            if tag in SCALARS:
+                return SCALARS[tag](text)
             self._problem(event, f"the tag {tag} is not supported", "leave it out")
         except WrongValueError as error:
             self._problem(event, error.what, error.fix)
@@ -330,7 +249,7 @@ def _line(event: _Event) -> int:
 
 def _is_merge(event: _Event) -> bool:
     """Whether a key is `<<` without quotes."""
-    return event.tag == _MERGE or (event.tag is None and event.implicit[0])
+    return event.tag == MERGE or (event.tag is None and event.implicit[0])
 
 
 def read_text(path: Path, file: str, missing_hint: str) -> str:

@@ -23,12 +23,12 @@ from typing import Any
 
 import yaml
 
-from kit.bench.container import probe_text
 from kit.bench.file import store
 from kit.bench.measure import measure, start
 from kit.hosts.programs import Program
 from kit.measurements import Measurements, StepTime
 from kit.model import Host
+from kit.rendered import program_text
 from tests.bench_links import LONG, SHORT, WAYS, network, rate
 from tests.trainer.hosts import ROOT, Hosts, hosts
 
@@ -46,7 +46,7 @@ def measured_links(names: list[str]) -> Measurements:
         Host(name, f"10.91.0.{number}", "", (), (), None, 10**9, ())
         for number, name in enumerate(names, start=1)
     ]
-    program = (sys.executable, "-u", "-c", probe_text())
+    program = (sys.executable, "-u", "-c", program_text("probe.py"))
     commands = {name: ("ip", "netns", "exec", name, *program) for name in names}
     with ExitStack() as stack:
         agents = {

@@ -20,7 +20,8 @@ import torch
 
 from kit.report.collect import runs_of
 from kit.report.page import page
-from kit.report.view import Inventory, Origin
+from kit.report.run_view import Origin
+from kit.report.view import Inventory
 from kit.runtime.record_files import from_folder
 from tests.trainer.hosts import write_job
 from trainer.checkpoints.format import Progress

@@ -35,7 +35,7 @@ from PIL import Image
 from tests.trainer.hosts import ROOT, metrics, write_job
 from tests.turns import compare, show, turns
 from trainer.contract.job import Train
-from trainer.data.images import decode
+from trainer.data.decoding import decode
 from trainer.data.pictures import View
 from trainer.vision.classifiers import build
 from trainer.vision.transforms import training_transform

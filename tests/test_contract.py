@@ -379,7 +379,7 @@ def test_a_model_of_torchvision_may_have_its_parameters_told() -> None:
 
 def test_kit_knows_the_size_of_what_does_not_depend_on_data() -> None:
     known = {(model, data) for data, models in FITTING.items() for model in models}
-    assert {pair for pair in known if pair[1] not in rules.OWN_DATA} == set(PARAMETERS)
+    assert {pair for pair in known if pair[1] not in models.OWN_DATA} == set(PARAMETERS)
 
 
 def accepts(read: Callable[[Any], object], what: object) -> bool:

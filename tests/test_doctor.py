@@ -16,7 +16,7 @@ import pytest
 from kit.commands.expectations import expectations
 from kit.discover.engines import StandIn
 from kit.discover.parse import read_facts
-from kit.doctor import codes
+from kit.doctor import codes, host_codes
 from kit.doctor.checks import containers, links, network, services
 from kit.doctor.checks import docker as docker_checks
 from kit.doctor.checks.all import check_all
@@ -48,7 +48,7 @@ from kit.model import Gpu, Host
 from kit.model import Use as GpuUse
 from kit.paths import Paths
 from kit.workload.ports import OpenPort
-from kit.workload.types import Port
+from kit.workload.settings import Port
 from tests.conftest import Docker
 from tests.sandbox import INVENTORY, JOB, ROOT, Project
 from tests.test_discover import GV100, TITAN, printed
@@ -116,7 +116,7 @@ def test_a_healthy_host_has_no_finding_and_every_check_is_told() -> None:
     findings = list(check_all([REPORT], WANTED))
     assert bad(iter(findings)) == {}
     passive = {code.id for code in CODES.values() if not code.active}
-    alone = {codes.HOSTNAME.id, codes.VERSION.id, codes.FOLDERS.id, codes.DATA.id}
+    alone = {host_codes.HOSTNAME.id, host_codes.VERSION.id, codes.FOLDERS.id, codes.DATA.id}
     alone |= {codes.USED_PORT.id, codes.ROOM.id, codes.HEALTH.id}  # See the tests of services.
     assert passive - {each.code.id for each in findings} == alone - {codes.DATA.id}
 
@@ -514,7 +514,10 @@ def test_the_quick_part_is_a_part_of_the_probe() -> None:
 
 def test_good_news_are_grouped_and_bad_ones_are_not() -> None:
     names = [f"h{n}" for n in range(20)]
-    found = [*(ok(codes.SMI, name) for name in names), wrong(codes.DNS, "h3", "it stalls", "look")]
+    found = [
+        *(ok(host_codes.SMI, name) for name in names),
+        wrong(host_codes.DNS, "h3", "it stalls", "look"),
+    ]
     assert [line for _, line in lines(found, every=False)] == [
         "wrong  KIT-HOST-004    h3: it stalls",
         "                       run: look",
@@ -534,13 +537,13 @@ def test_codes_are_stable_in_their_form() -> None:
 
 
 def test_fixes_are_those_that_are_safe() -> None:
-    found = [wrong(codes.IMAGE, "pc2", "x", "y"), wrong(codes.XID, "pc2", "x", "y")]
+    found = [wrong(host_codes.IMAGE, "pc2", "x", "y"), wrong(host_codes.XID, "pc2", "x", "y")]
     (fix,) = fixes_for(found, WANTED)
     assert (fix.host, fix.script) == ("pc2", f"docker pull -q {IMAGE}")
-    absent = note(codes.START, "pc2", "it has no image")
+    absent = note(host_codes.START, "pc2", "it has no image")
     assert [each.script for each in fixes_for([absent], WANTED)] == [fix.script]
-    assert fixes_for([wrong(codes.START, "pc2", "no runc", "look")], WANTED) == []
-    assert fixes_for([ok(codes.IMAGE, "pc2")], WANTED) == []
+    assert fixes_for([wrong(host_codes.START, "pc2", "no runc", "look")], WANTED) == []
+    assert fixes_for([ok(host_codes.IMAGE, "pc2")], WANTED) == []
 
 
 # -------- The command line
@@ -679,9 +682,9 @@ def test_containers_of_the_plan_may_see_their_gpus(*, swarm: bool, group: str) -
     vitals = replace(VITALS, containers=(own,))
     wanted = replace(WANTED, swarm=swarm)
     report = replace(REPORT, vitals=vitals)
-    assert codes.VOID.id not in bad(check_all([report], wanted))
+    assert host_codes.VOID.id not in bad(check_all([report], wanted))
     other = replace(vitals, containers=(replace(own, group="other"),))
-    assert codes.VOID.id in bad(check_all([replace(REPORT, vitals=other)], wanted))
+    assert host_codes.VOID.id in bad(check_all([replace(REPORT, vitals=other)], wanted))
 
 
 GB = 10**9

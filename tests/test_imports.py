@@ -14,8 +14,11 @@ import pytest
 from tests.sandbox import ROOT
 
 MODULES = [path for room in ("kit", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]
+LONGEST = 350
+"""Lines of a module."""
 PURE_ROOMS = ("plan", "workload", "render", "split")
 PURE_MODULES = (
+    "addresses",
     "bench/findings",
     "bench/rounds",
     "discover/engines",
@@ -29,6 +32,7 @@ PURE_MODULES = (
     "doctor/codes",
     "doctor/facts",
     "doctor/findings",
+    "doctor/host_codes",
     "doctor/kernel",
     "doctor/parse",
     "doctor/show",
@@ -38,6 +42,7 @@ PURE_MODULES = (
     "measurements",
     "model",
     "ranges",
+    "servers",
     "values",
     "yamledit",
     "hosts/gpus",
@@ -50,6 +55,8 @@ PURE_MODULES = (
     "report/moments",
     "report/predictions",
     "report/record",
+    "report/record_lines",
+    "report/run_view",
     "report/times",
     "report/view",
     "runtime/endings",
@@ -67,6 +74,7 @@ PURE_MODULES = (
     "targets/compose/containers",
     "targets/compose/data",
     "targets/compose/drift",
+    "targets/compose/refusals",
     "targets/compose/status",
     "targets/local/gpus",
     "targets/swarm/drift",
@@ -77,11 +85,13 @@ PURE_MODULES = (
     "targets/swarm/names",
     "targets/swarm/order",
     "targets/swarm/platform",
+    "targets/swarm/refusals",
     "targets/swarm/service_fields",
     "targets/swarm/stacks",
     "targets/swarm/state",
     "targets/swarm/status",
     "targets/swarm/steps",
+    "targets/swarm/updates",
     "top/board",
     "top/smi",
 )
@@ -192,6 +202,13 @@ def test_the_contract_is_of_the_standard_library_alone() -> None:
     assert not list(imports(ROOT / "trainer" / "__init__.py"))
 
 
+def test_a_module_can_be_read_at_once() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in MODULES}
+    assert {
+        str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > LONGEST
+    } == {}
+
+
 def test_what_claims_to_be_pure_is_held_to_it() -> None:
     for path in (path for path in MODULES if path.is_relative_to(ROOT / "kit")):
         said = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -250,34 +267,39 @@ def test_what_is_pure_imports_nothing_else() -> None:
 ROOMS_OF_KIT = {
     "errors": set[str](),
     "values": set(),
+    "addresses": {"values"},
     "model": {"errors"},
+    "servers": {"model"},
     "ranges": {"values"},
     "files": {"values", "errors"},
     "memory": {"errors"},
-    "yamlfile": {"values", "errors", "files"},
+    "yaml_schema": {"values"},
+    "yamlfile": {"yaml_schema", "values", "errors", "files"},
     "yamledit": {"yamlfile"},
     "measurements": set(),
-    "plan": {"measurements", "model", "values", "errors", "ranges"},
-    "workload": {"plan", "model", "values", "errors"},
-    "hosts": {"model", "values", "errors"},
+    "plan": {"measurements", "model", "servers", "values", "errors", "ranges"},
+    "workload": {"plan", "model", "servers", "values", "addresses", "errors"},
+    "hosts": {"model", "values", "addresses", "errors"},
     "runtime": {"workload", "plan", "hosts", "model", "values", "errors", "files"},
     "datasets": {"plan", "hosts", "model", "values", "errors", "files", "paths"},
-    "targets": {"runtime", "hosts", "workload", "plan", "model", "values", "errors"} | {"secrets"},
+    "targets": {"runtime", "hosts", "workload", "plan", "model", "values", "addresses", "errors"}
+    | {"secrets"},
     "render": {"targets", "workload", "plan", "model", "values", "errors"},
     "secrets": {"workload", "model", "values", "errors", "files"},
-    "lock": {"model", "values", "errors", "yamlfile", "paths"},
+    "lock": {"model", "values", "addresses", "errors", "yamlfile", "paths"},
     "paths": {"model", "errors", "yamlfile", "measurements"},
     "code": {"values", "errors"},
-    "config": {"code", "model", "values", "ranges", "errors", "yamlfile", "lock", "paths"},
+    "config": {"code", "model", "servers", "values", "addresses", "ranges", "errors"}
+    | {"yamlfile", "lock", "paths"},
     "tree": {"errors", "files", "model"},
-    "registry": {"hosts", "values", "errors", "files"},
+    "registry": {"hosts", "values", "addresses", "errors", "files"},
     "images": {"hosts", "registry", "values", "errors"},
-    "prepare": {"runtime", "hosts", "model", "values", "errors"},
+    "prepare": {"runtime", "hosts", "model", "values", "addresses", "errors"},
     "project": {"config", "paths", "plan", "targets", "model", "errors", "memory"},
     "rendered": {"paths", "prepare", "targets", "render", "tree", "model", "values", "errors"}
     | {"memory"},
-    "discover": {"hosts", "model", "values", "errors", "yamlfile", "yamledit"},
-    "doctor": {"discover", "hosts", "workload", "plan", "model", "values", "errors"},
+    "discover": {"hosts", "model", "values", "addresses", "errors", "yamlfile", "yamledit"},
+    "doctor": {"discover", "hosts", "workload", "plan", "model", "values", "addresses", "errors"},
     "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}
     | {"errors", "files"},
     "report": {"runtime", "values", "errors"},
@@ -453,7 +475,7 @@ MAY_IMPORT = {
     "keeper": {"launcher"},
     "serve": {"contract", "output", "data", "checkpoints", "core", "launcher", "custom", "text"}
     | {"parallel.device"},
-    "bench": {"output", "data", "checkpoints", "core", "parallel", "train"},
+    "bench": {"output", "data", "checkpoints", "core", "parallel", "train", "launcher.interfaces"},
 }
 """Rooms and modules of the trainer, and which of the others each may import."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kit.targets.compose.decide import HostState
+from kit.targets.compose.containers import HostState
 from kit.targets.compose.decide import decide as decide_compose
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide as decide_swarm

@@ -17,28 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.bench import file
-from kit.bench.container import command, probe_text
+from kit.bench.container import command
 from kit.bench.findings import findings
 from kit.bench.measure import measure, start
 from kit.bench.rounds import group_sizes, rounds
 from kit.bench.steps import from_run
 from kit.errors import InputError
 from kit.hosts.programs import Program, RefusedError
-from kit.measurements import (
-    GpuRates,
-    HostRates,
-    Link,
-    Measurements,
-    Reduction,
-    StepTime,
-)
+from kit.measurements import GpuRates, HostRates, Link, Measurements, Reduction, StepTime
 from kit.model import Gpu, Host, Use
-from kit.plan.predict import BUCKET, FIRST_BUCKET, Prediction, last_bucket, predict
+from kit.plan.predict import Prediction, predict
+from kit.plan.traffic import BUCKET, FIRST_BUCKET, last_bucket
 from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
+from kit.rendered import program_text
 from kit.runtime.status import LogLine
 from tests.sandbox import Project, kit_process
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.gpus import sheet_of
 
 RESNET = """\
@@ -366,7 +361,7 @@ def test_a_step_of_an_earlier_run_is_read_from_its_epochs(project: Project) -> N
             epoch=1, epochs=2, step=3, steps=6, world_size=2, images_per_second=rate,
             exchange_share=share,
         )  # fmt: skip
-        return LogLine("j", "n1", events.line(event), 0)
+        return LogLine("j", "n1", event_lines.line(event), 0)
 
     found = from_run(job, [line(10, 0.9), line(1000, 0.25), line(1000, 0.25), line(None, None)])
     assert found.seconds == pytest.approx(128 / 1000 * 0.75)
@@ -412,7 +407,7 @@ def test_the_container_gets_its_gpus_and_a_mount_that_is_there(tmp_path: Path) -
 def test_hosts_are_measured_by_the_program_that_runs_on_them(tmp_path: Path) -> None:
     """On addresses of this machine, with real sockets, files and PyTorch."""
     hosts = [Host(f"n{at}", f"127.0.0.{at}", "", (), (), None, 10**9, ()) for at in (1, 2)]
-    program = (sys.executable, "-u", "-c", probe_text())
+    program = (sys.executable, "-u", "-c", program_text("probe.py"))
     told: list[str] = []
     with ExitStack() as stack:
         started = start({each.name: program for each in hosts}, stack)

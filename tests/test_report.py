@@ -18,7 +18,8 @@ from kit.report.document import document
 from kit.report.page import LARGEST, page
 from kit.report.predictions import by_class, disagreement, predictions, weakest
 from kit.report.record import Run
-from kit.report.view import Inventory, Origin
+from kit.report.run_view import Origin
+from kit.report.view import Inventory
 from kit.runtime.record_files import RecordFile, from_folder
 from kit.runtime.status import HostStatus, JobStatus, RankPace, State
 from kit.top import board, smi

@@ -87,7 +87,7 @@ def test_a_module_and_a_script_of_the_image(project: Project, started: list[str]
     ("words", "said"),
     [
         (("--gpus", "2", "--", "train.py"), "2 GPUs, the same number on each host, are not free"),
-        (("--name", "ddp", "--", "train.py"), "is not of `kit run`"),
+        (("--name", "ddp", "--", "train.py"), "ddp.yaml was not written by kit run"),
         (("--name", "Not_one", "--", "train.py"), "--name: 'Not_one' is not a DNS label"),
         (("--", "bash", "run.sh"), "the command begins with bash"),
         (("--rm", "--detach", "--", "train.py"), "--rm removes the job at its end"),

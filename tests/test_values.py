@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit import values
+from kit import addresses, values
 from kit.values import WrongValueError
 
 RIGHT = [
@@ -25,21 +25,21 @@ RIGHT = [
     (values.gpu_uuid, "GPU-5f3a1c9e-0d6b-4a57-9a5e-2f4b8c7d1e01", "GPU-5f3a1c9e-0d6b-4a57-9a5e-2f4b8c7d1e01"),
     (values.gpu_uuid, "MIG-GPU-5f3a1c9e/1/0", "MIG-GPU-5f3a1c9e/1/0"),
     (values.gpu_uuid, "4f6b9ae2-9f0e-5c3d-8a51-27b9c0d1e2f3", "4f6b9ae2-9f0e-5c3d-8a51-27b9c0d1e2f3"),
-    (values.address, "192.168.8.151", "192.168.8.151"),
-    (values.login, "u@fd00::1", "u@[fd00::1]"),
-    (values.login, "u@[FD00::1]:22", "u@[fd00::1]:22"),
-    (values.login, "a@b@h:22", "a@b@h:22"),
-    *((values.login, text, text) for text in ("lab_gpu1", "4090", "ops@4090:2222", "gpu.", "büro", "x-")),
-    (values.login, "me@fe80::1%eth0", "me@[fe80::1%eth0]"),
-    (values.registry, "[fd00::1]:5000", "[fd00::1]:5000"),
-    (values.registry, "[fd00::1]", "[fd00::1]"),
-    (values.image, "[fd00::1]:5000/trainer:0.1.0", "[fd00::1]:5000/trainer:0.1.0"),
-    (values.alertmanager, "[fd00::1]:9093", "[fd00::1]:9093"),
-    (values.nfs_export, "[fd00::1]:/export/data", "[fd00::1]:/export/data"),
-    (values.address, "FD00::0:1", "fd00::1"),
-    (values.address, "::1", "::1"),
-    (values.address, "PC1.lab", "PC1.lab"),
-    (values.subnet, "10.200.0.0/16", "10.200.0.0/16"),
+    (addresses.address, "192.168.8.151", "192.168.8.151"),
+    (addresses.login, "u@fd00::1", "u@[fd00::1]"),
+    (addresses.login, "u@[FD00::1]:22", "u@[fd00::1]:22"),
+    (addresses.login, "a@b@h:22", "a@b@h:22"),
+    *((addresses.login, text, text) for text in ("lab_gpu1", "4090", "ops@4090:2222", "gpu.", "büro", "x-")),
+    (addresses.login, "me@fe80::1%eth0", "me@[fe80::1%eth0]"),
+    (addresses.registry, "[fd00::1]:5000", "[fd00::1]:5000"),
+    (addresses.registry, "[fd00::1]", "[fd00::1]"),
+    (addresses.image, "[fd00::1]:5000/trainer:0.1.0", "[fd00::1]:5000/trainer:0.1.0"),
+    (addresses.alertmanager, "[fd00::1]:9093", "[fd00::1]:9093"),
+    (addresses.nfs_export, "[fd00::1]:/export/data", "[fd00::1]:/export/data"),
+    (addresses.address, "FD00::0:1", "fd00::1"),
+    (addresses.address, "::1", "::1"),
+    (addresses.address, "PC1.lab", "PC1.lab"),
+    (addresses.subnet, "10.200.0.0/16", "10.200.0.0/16"),
 ]  # fmt: skip
 
 WRONG = [
@@ -54,19 +54,19 @@ WRONG = [
         "24gigs",
         "'24gigs' has the unknown unit gigs; use KiB, MiB, GiB or TiB, for example 24GiB",
     ),
-    (values.login, "u@h:٢٢", "'u@h:٢٢' has no usable port; write for example user1@pc1:2222"),
-    (values.login, "192.168.8.300", "'192.168.8.300' is not an IPv4 address; write four numbers from 0 to 255"),
-    (values.login, "a/b", "'a/b' is not a host that ssh and docker take; give it an alias of letters, digits, '.', '_' and '-' in ~/.ssh/config (`Host gpu1`)"),
-    (values.login, "fe80::1", "fe80::1 is an address on every link; add the interface here: fe80::1%eth0 (`ip address`)"),
-    (values.registry, "fd00::1:5000", "'fd00::1:5000' is not the address of a registry; write \"[fd00::1]:5000\""),
-    (values.registry, "fd00::1", "'fd00::1' is not the address of a registry; write \"[fd00::1]:5000\""),
-    (values.registry, ["fd00::1"], 'brackets without quotes are a list; write "[fd00::1]:5000"'),
-    (values.image, "fd00::1:5000/trainer:1", "'fd00::1:5000/trainer:1' has an IPv6 address without brackets; write \"[fd00::1]:5000/trainer:1\""),
-    (values.alertmanager, "fd00::1:9093", "'fd00::1:9093' has no brackets; write \"[fd00::1]:9093\""),
-    (values.nfs_export, "fd00::1:/x", "'fd00::1:/x' has no brackets; write \"[fd00::1]:/x\""),
-    (values.login, "u@[fd00::1]x", "'u@[fd00::1]x' is not a login; write for example user1@pc1"),
+    (addresses.login, "u@h:٢٢", "'u@h:٢٢' has no usable port; write for example user1@pc1:2222"),
+    (addresses.login, "192.168.8.300", "'192.168.8.300' is not an IPv4 address; write four numbers from 0 to 255"),
+    (addresses.login, "a/b", "'a/b' is not a host that ssh and docker take; give it an alias of letters, digits, '.', '_' and '-' in ~/.ssh/config (`Host gpu1`)"),
+    (addresses.login, "fe80::1", "fe80::1 is an address on every link; add the interface here: fe80::1%eth0 (`ip address`)"),
+    (addresses.registry, "fd00::1:5000", "'fd00::1:5000' is not the address of a registry; write \"[fd00::1]:5000\""),
+    (addresses.registry, "fd00::1", "'fd00::1' is not the address of a registry; write \"[fd00::1]:5000\""),
+    (addresses.registry, ["fd00::1"], 'brackets without quotes are a list; write "[fd00::1]:5000"'),
+    (addresses.image, "fd00::1:5000/trainer:1", "'fd00::1:5000/trainer:1' has an IPv6 address without brackets; write \"[fd00::1]:5000/trainer:1\""),
+    (addresses.alertmanager, "fd00::1:9093", "'fd00::1:9093' has no brackets; write \"[fd00::1]:9093\""),
+    (addresses.nfs_export, "fd00::1:/x", "'fd00::1:/x' has no brackets; write \"[fd00::1]:/x\""),
+    (addresses.login, "u@[fd00::1]x", "'u@[fd00::1]x' is not a login; write for example user1@pc1"),
     *(
-        (values.address, text, f"{text} is not the address of one machine; write the one that the other hosts reach it by (see `ip address`)")
+        (addresses.address, text, f"{text} is not the address of one machine; write the one that the other hosts reach it by (see `ip address`)")
         for text in ("255.255.255.255", "224.0.0.1", "0.0.0.0", "240.1.2.3", "ff02::1", "::", "fe80::1")
     ),
     (values.size, "big", "'big' is not a size; write for example 24GiB"),
@@ -109,16 +109,16 @@ WRONG = [
     (values.duration, "2d", "'2d' has the unknown unit d; use s, m or h, for example 2s"),
     (values.duration, "0s", "'0s' is not a duration; write for example 60s"),
     (values.duration, "1h30m", "'1h30m' is not a duration; write for example 60s"),
-    (values.address, "192.168.8.256", "'192.168.8.256' is not an IPv4 address; write four numbers from 0 to 255"),
-    (values.address, "10.0.0.1:22", "'10.0.0.1:22' is not an address; leave the port out: 192.168.8.151"),
-    (values.address, "a_b", "'a_b' is neither an IP address nor a host name; write for example 192.168.8.151, and an alias of ~/.ssh/config as `ssh: a_b`"),
-    (values.address, "", "'' is neither an IP address nor a host name; write for example 192.168.8.151"),
+    (addresses.address, "192.168.8.256", "'192.168.8.256' is not an IPv4 address; write four numbers from 0 to 255"),
+    (addresses.address, "10.0.0.1:22", "'10.0.0.1:22' is not an address; leave the port out: 192.168.8.151"),
+    (addresses.address, "a_b", "'a_b' is neither an IP address nor a host name; write for example 192.168.8.151, and an alias of ~/.ssh/config as `ssh: a_b`"),
+    (addresses.address, "", "'' is neither an IP address nor a host name; write for example 192.168.8.151"),
     (
-        values.subnet,
+        addresses.subnet,
         "10.0.0.1/8",
         "'10.0.0.1/8' is not an IPv4 network: it has host bits set; write for example 10.200.0.0/16",
     ),
-    (values.subnet, 10, "10 is not an IPv4 network; write for example 10.200.0.0/16"),
+    (addresses.subnet, 10, "10 is not an IPv4 network; write for example 10.200.0.0/16"),
     (values.gpu_uuid, "GPU-5f3a…", "'GPU-5f3a…' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…"),
     (values.gpu_uuid, "7af7a99b", "'7af7a99b' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…"),
     (values.gpu_uuid, 0, "0 is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…"),
@@ -173,7 +173,7 @@ def test_the_suggested_name_is_a_right_one(text: str) -> None:
 @given(st.text(max_size=30) | st.integers() | st.floats() | st.booleans() | st.none())
 @pytest.mark.parametrize(
     "parse",
-    [values.size, values.speed, values.duration, values.dns_label, values.gpu_uuid, values.address, values.subnet],
+    [values.size, values.speed, values.duration, values.dns_label, values.gpu_uuid, addresses.address, addresses.subnet],
 )  # fmt: skip
 def test_nonsense_is_refused_in_words(parse, value):  # type: ignore[no-untyped-def]
     try:

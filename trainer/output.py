@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from trainer.contract import events
+from trainer.contract import event_lines, events
 
 
 def say(text: str, to: TextIO | None = None) -> None:
@@ -23,4 +23,4 @@ def say_error(text: str) -> None:
 def emit(event: events.Event) -> None:
     """Print an event, unless standard output is a terminal."""
     if not sys.stdout.isatty():
-        say(events.line(event))
+        say(event_lines.line(event))

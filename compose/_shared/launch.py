@@ -43,12 +43,13 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 # Joined by kit from modules of the trainer: launcher/__init__.py, contract/mark.py,
 # contract/script.py, launcher/output.py, launcher/errors.py, launcher/program.py,
 # launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
-# launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/network.py,
-# launcher/checks.py, launcher/failures.py, group/messages.py, group/knowledge.py,
-# group/decisions.py, group/server.py, launcher/rounds.py, launcher/script_files.py,
-# launcher/metrics.py, launcher/worker.py, launcher/connections.py, launcher/silence.py,
-# launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py, launcher/host_agent.py,
-# launcher/agent.py, launcher/run.py, launcher/start.py, launcher/coordinator.py, launcher/main.py.
+# launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py,
+# launcher/network.py, launcher/checks.py, launcher/failures.py, group/messages.py,
+# group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
+# launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/connections.py,
+# launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
+# launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/start.py,
+# launcher/coordinator.py, launcher/main.py.
 
 import asyncio
 import ctypes
@@ -841,8 +842,8 @@ def unpack_member(members: tarfile.TarFile, member: tarfile.TarInfo, place: Path
     place.chmod(member.mode)
 
 
-# -------- launcher/network.py
-# This host's addresses and ports, and the connection to the rendezvous.
+# -------- launcher/interfaces.py
+# This host's addresses, with their interfaces.
 
 # Where a socket address has its number, and the length of that (netinet/in.h).
 NUMBERS = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}
@@ -861,6 +862,33 @@ InterfaceAddress._fields_ = [
     ("other_end", ctypes.c_void_p),
     ("data", ctypes.c_void_p),
 ]
+
+
+def interface_addresses() -> dict[str, str]:
+    """All addresses of this host, each with its interface, in the order of getifaddrs(3).
+
+    NCCL and gloo find interfaces with the same call, by the same names, and take the first address
+    of the one that they are told.
+    """
+    libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
+    found: dict[str, str] = {}
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        return found
+    entry = first
+    while entry:
+        one = entry.contents
+        family = ctypes.c_ushort.from_address(one.address).value if one.address else 0
+        if family in NUMBERS:
+            start, length = NUMBERS[family]
+            number = ctypes.string_at(one.address + start, length)
+            found.setdefault(socket.inet_ntop(family, number), one.name.decode())
+        entry = one.next
+    libc.freeifaddrs(first)
+    return found
+
+
+# -------- launcher/network.py
+# This host's interface and ports, and the connection to the rendezvous.
 
 
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
@@ -887,29 +915,6 @@ def wait_for_rendezvous(settings: Settings) -> str:
         "is the rendezvous service running, and on the same network?",
         "rendezvous",
     )
-
-
-def interface_addresses() -> dict[str, str]:
-    """All addresses of this host, each with its interface, in the order of getifaddrs(3).
-
-    NCCL and gloo find interfaces with the same call, by the same names, and take the first address
-    of the one that they are told.
-    """
-    libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
-    found: dict[str, str] = {}
-    if libc.getifaddrs(ctypes.byref(first)) != 0:
-        return found
-    entry = first
-    while entry:
-        one = entry.contents
-        family = ctypes.c_ushort.from_address(one.address).value if one.address else 0
-        if family in NUMBERS:
-            start, length = NUMBERS[family]
-            number = ctypes.string_at(one.address + start, length)
-            found.setdefault(socket.inet_ntop(family, number), one.name.decode())
-        entry = one.next
-    libc.freeifaddrs(first)
-    return found
 
 
 def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.doctor.codes import CODES, PAGE, Code
+from kit.doctor.codes import CODES
+from kit.doctor.findings import PAGE, Code
 
 ROOT = Path(__file__).parents[2]
 MARK = (

@@ -7,7 +7,7 @@ import re
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.mark import MARK, VERSION
 
 HEAD = """\
@@ -19,7 +19,7 @@ of standard output, after the mark `{mark}`. A worker's line begins with its ran
     [rank0]: {example}
 
 Nothing prints events to a terminal. `kit logs` hides them, `kit logs --events` shows them.
-`trainer/contract/events.py` defines and reads them.
+`trainer/contract/events.py` defines them, `event_lines.py` beside it reads them.
 
 `v` is the version of the format, now {version}. It rises when a reader of older events would be
 misled. New events and new fields do not raise it: a reader ignores what it does not know. Every
@@ -29,7 +29,7 @@ event has `v`, `event` and `time`, in seconds since 1970 by the clock of the hos
 
 def events_page() -> str:
     """Return the page of all events."""
-    example = events.line(
+    example = event_lines.line(
         events.Saved(time=1790000000.5, checkpoint="step-00000300", epoch=6, step=300)
     )
     head = HEAD.format(mark=MARK.strip(), example=example, version=VERSION)

@@ -1,13 +1,10 @@
-"""The container of a measurement on a host: its command, and the program in it."""
+"""The container of a measurement on a host: its command."""
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Gpu, Host
 from kit.plan.types import MountPoint
@@ -53,16 +50,3 @@ def command(
         lines.append(f'{exists} >/dev/null 2>&1 && set -- "$@" {shlex.quote(option)}')
     lines.append(f'exec {shlex.join(words)} "$@" {shlex.join([image, *program])}')
     return [*ssh.command(host.ssh), f"exec sh -c {shlex.quote(chr(10).join(lines))}"]
-
-
-def probe_text() -> str:
-    """Return the source of the program that measures, without importing the trainer.
-
-    kit sends it along, so that it runs in any image with PyTorch, and in an old image measures as
-    the present kit expects.
-    """
-    spec = importlib.util.find_spec("trainer")
-    if spec is None or not spec.submodule_search_locations:
-        raise KitError("the package `trainer` is not installed", "reinstall kit")
-    path = Path(spec.submodule_search_locations[0]) / "bench" / "probe.py"
-    return path.read_text(encoding="utf-8")

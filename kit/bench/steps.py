@@ -23,7 +23,7 @@ from kit.runtime.events import is_event
 from kit.runtime.status import LogLine
 from kit.values import Say
 from kit.workload.types import Workload
-from trainer.contract import events
+from trainer.contract import event_lines, events
 
 PATIENCE = 900.0
 """Seconds besides the measurement, for pulling the image and loading the data."""
@@ -180,7 +180,7 @@ def from_run(job: JobPlan, lines: Iterable[LogLine]) -> StepTime:
 
 def _epochs(lines: Iterable[LogLine]) -> Iterator[events.Epoch]:
     for line in lines:
-        event = events.parse(line.text) if is_event(line.text) else None
+        event = event_lines.parse(line.text) if is_event(line.text) else None
         if isinstance(event, events.Epoch):
             yield event
 

@@ -12,7 +12,6 @@ import click
 
 from kit.bench import file
 from kit.bench.container import command as container_command
-from kit.bench.container import probe_text
 from kit.bench.findings import findings, show_bits
 from kit.bench.measure import Results, measure, start
 from kit.bench.steps import data_mounts, from_run, measure_steps
@@ -27,6 +26,7 @@ from kit.paths import Paths
 from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
 from kit.project import load_lowered
+from kit.rendered import program_text
 from kit.runtime.status import ENDED
 from kit.targets.lowered import Lowered
 from kit.values import count, show_seconds
@@ -164,7 +164,7 @@ def _measured(lowered: Lowered, hosts: Sequence[Host], image: str | None) -> Res
     image = image or next((job.image for job in lowered.plan.jobs), None)
     if image is None:
         raise InputError("there is no job, and so no image", "name one with PyTorch: --image IMAGE")
-    source = probe_text()
+    source = program_text("probe.py")
     commands = {
         host.name: container_command(
             host,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kit import files, values
+from kit import addresses, files
 from kit import images as trainer
 from kit.commands.options import with_paths
 from kit.config.load import Project
@@ -126,7 +126,7 @@ def _targets(
 
 def _check_name(image: str) -> None:
     try:
-        values.image(image)
+        addresses.image(image)
     except WrongValueError as error:
         raise InputError(error.what, error.fix) from None
     if "@" in image:

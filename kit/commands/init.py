@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from kit import tree, values
+from kit import addresses, tree, values
+from kit.addresses import endpoint, registry_host
 from kit.commands.discover import show_hosts
 from kit.commands.schema import SECTIONS, schema_text
 from kit.discover.ask import Login, ask
@@ -23,7 +24,7 @@ from kit.paths import TREES, Paths
 from kit.project import load_lowered
 from kit.render.templates import BUILT_IN
 from kit.rendered import render_lowered
-from kit.values import WrongValueError, count, endpoint, registry_host
+from kit.values import WrongValueError, count
 
 STARTER = BUILT_IN / "init"
 INVENTORY, JOB = "inventory.yaml", "jobs/digits.yaml"
@@ -87,7 +88,7 @@ def command(folder: Path, hosts: str | None, image: str | None) -> int:
 
 def _check_image(image: str) -> None:
     try:
-        values.image(image)
+        addresses.image(image)
     except WrongValueError as error:
         raise InputError(error.what, error.fix) from None
 

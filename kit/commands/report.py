@@ -22,8 +22,9 @@ from kit.project import load_lowered
 from kit.report.collect import chosen
 from kit.report.moments import Moment, moments
 from kit.report.record import Run, named
+from kit.report.run_view import NONE, Origin, number, share
 from kit.report.times import compare, division, paces, speed, speed_unit
-from kit.report.view import NONE, Inventory, Origin, number, share
+from kit.report.view import Inventory
 from kit.runtime.history import Deployment
 from kit.runtime.status import JobStatus, NoLinesError
 from kit.runtime.target import Target

@@ -115,7 +115,7 @@ def _file_of(paths: Paths, job: str) -> Path:
     file = paths.jobs_folder() / f"{job}.yaml"
     before = _read(file)
     if before is not None and not before.startswith(WRITTEN):
-        what = f"{file} is not of `kit run`"
+        what = f"{file} was not written by kit run"
         raise InputError(what, f"give the run another name, as in `--name {job}-2`")
     return file
 

@@ -8,11 +8,12 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
 from kit import values
+from kit.addresses import split_endpoint
 from kit.config.fields import Image, Section, Size, tagged, validator_of
 from kit.config.registry import RegistrySection
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import CODE, DataService, DataSet, Host
-from kit.values import WrongValueError, split_endpoint
+from kit.values import WrongValueError
 
 PORT = 8090
 PEER_PORT = 6881

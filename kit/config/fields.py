@@ -7,20 +7,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from kit import values
+from kit import addresses, values
 from kit.values import WrongValueError
-from trainer.contract import models, own
 from trainer.contract.words import shown
 
 
@@ -65,7 +56,8 @@ def tagged(choose: Callable[[object], str | None], what: str, fix: str) -> Discr
     )
 
 
-def _text(parse: Callable[[object], Any], pattern: str, example: str, description: str) -> Any:
+def text_field(parse: Callable[[object], Any], pattern: str, example: str, description: str) -> Any:
+    """Return the annotations of a text that `parse` checks; an editor knows its `pattern`."""
     schema = {"type": "string", "pattern": pattern, "examples": [example]}
     return BeforeValidator(validator_of(parse)), WithJsonSchema(
         {**schema, "description": description}
@@ -79,12 +71,15 @@ def only_key(value: object, names: Iterable[str]) -> str | None:
 
 
 _SIZE = r"^[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB|TiB)$"
-Size = Annotated[int, *_text(values.size, _SIZE, "24GiB", "Size with a binary unit")]
+Size = Annotated[int, *text_field(values.size, _SIZE, "24GiB", "Size with a binary unit")]
 Speed = Annotated[
-    int, *_text(values.speed, r"^[0-9]+(\.[0-9]+)?\s*(Mbit|Gbit)$", "1Gbit", "Bits per second")
+    int, *text_field(values.speed, r"^[0-9]+(\.[0-9]+)?\s*(Mbit|Gbit)$", "1Gbit", "Bits per second")
 ]
 Duration = Annotated[
-    int, *_text(values.duration, r"^[0-9]+(\.[0-9]+)?\s*[smh]$", "60s", "Seconds, minutes or hours")
+    int,
+    *text_field(
+        values.duration, r"^[0-9]+(\.[0-9]+)?\s*[smh]$", "60s", "Seconds, minutes or hours"
+    ),
 ]
 Patience = Annotated[
     int,
@@ -99,11 +94,12 @@ Patience = Annotated[
     ),
 ]
 Label = Annotated[
-    str, *_text(values.dns_label, r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", "lab", "A DNS label")
+    str,
+    *text_field(values.dns_label, r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", "lab", "A DNS label"),
 ]
 User = Annotated[
     str,
-    *_text(
+    *text_field(
         values.user,
         r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(:[A-Za-z0-9_][-A-Za-z0-9_.]*)?$",
         "1000:1000",
@@ -112,11 +108,13 @@ User = Annotated[
 ]
 Subnet = Annotated[
     str,
-    *_text(values.subnet, r"^[0-9.]+/[0-9]+$", "10.200.0.0/16", "IPv4 network in CIDR notation"),
+    *text_field(
+        addresses.subnet, r"^[0-9.]+/[0-9]+$", "10.200.0.0/16", "IPv4 network in CIDR notation"
+    ),
 ]
 GpuUuid = Annotated[
     str,
-    *_text(
+    *text_field(
         values.gpu_uuid,
         r"^((GPU|MIG)-.+|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$",
         "GPU-5f3a…",
@@ -137,7 +135,7 @@ def _memory(value: object) -> int:
     return size
 
 
-Memory = Annotated[int, *_text(_memory, _SIZE, "24GiB", "Size with a binary unit")]
+Memory = Annotated[int, *text_field(_memory, _SIZE, "24GiB", "Size with a binary unit")]
 Cpus = Annotated[
     float, Field(ge=0.01, le=4096, allow_inf_nan=False, description="Number of CPUs, at least 0.01")
 ]
@@ -215,60 +213,6 @@ def _secret_path(path: object) -> str:
     )
 
 
-def _below(path: object) -> str:
-    if isinstance(path, str) and not path.startswith("/"):
-        parts = [part for part in path.split("/") if part not in {"", "."}]
-        if parts and ".." not in parts:
-            return "/".join(parts)
-    raise WrongValueError(
-        f"{shown(path)} is not a path below the data folder, without ..",
-        "write for example flowers",
-    )
-
-
-def _script_file(path: object) -> str:
-    if not isinstance(path, str) or not path:
-        raise WrongValueError(f"{shown(path)} is not a path", "write for example snapshot.pt")
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    if ".." in parts or path.endswith("/") or not parts:
-        what = f"{shown(path)} is not the path of a file, without .."
-        raise WrongValueError(what, "write for example snapshot.pt, or /data/snapshot.pt")
-    if any(sign in path for sign in "*?[]"):
-        raise WrongValueError(f"{shown(path)} is a pattern", "name each file")
-    return ("/" if path.startswith("/") else "") + "/".join(parts)
-
-
-def _different(paths: list[str]) -> tuple[str, ...]:
-    for index, path in enumerate(paths):
-        if path in paths[:index]:
-            raise wrong(f"{path} is named twice", "keep one of the two", index)
-    return tuple(paths)
-
-
-def _model(name: object) -> str:
-    if fault := models.model_fault(name):
-        raise WrongValueError(*fault)
-    return str(name)
-
-
-def _data_set(name: object) -> str:
-    if fault := models.dataset_fault(name):
-        raise WrongValueError(*fault)
-    return str(name)
-
-
-def _layers(value: object) -> object:
-    if fault := models.layers_fault(value):
-        raise WrongValueError(*fault)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _options(value: object) -> object:
-    if fault := own.options_fault(value):
-        raise WrongValueError(*fault)
-    return value
-
-
 def _target(path: object) -> str:
     target = _absolute(path)
     if target == "/dev/shm":
@@ -282,94 +226,34 @@ def _target(path: object) -> str:
 _HOST = r"([A-Za-z0-9][-.A-Za-z0-9]*|\[[A-Fa-f0-9:]+\])"
 Image = Annotated[
     str,
-    *_text(
-        values.image, r"^[A-Za-z0-9[]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
+    *text_field(
+        addresses.image, r"^[A-Za-z0-9[]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
     ),
 ]
 RegistryAddress = Annotated[
     str,
-    *_text(values.registry, rf"^{_HOST}(:[0-9]+)?$", "registry.lab:5000", "host:port"),
+    *text_field(addresses.registry, rf"^{_HOST}(:[0-9]+)?$", "registry.lab:5000", "host:port"),
 ]
 AlertmanagerAddress = Annotated[
     str,
-    *_text(values.alertmanager, rf"^{_HOST}:[0-9]+$", "alerts.lab:9093", "host:port"),
+    *text_field(addresses.alertmanager, rf"^{_HOST}:[0-9]+$", "alerts.lab:9093", "host:port"),
 ]
 NfsExport = Annotated[
     str,
-    *_text(
-        values.nfs_export,
+    *text_field(
+        addresses.nfs_export,
         r"^([^:\s,]+|\[[^\s,]+\]):/[^\s,]*$",
         "192.168.8.151:/export/data",
         "server:/path",
     ),
 ]
 Interface = Annotated[
-    str, *_text(values.interface, r"^[A-Za-z0-9]", "eth0", "One interface of the host")
+    str, *text_field(addresses.interface, r"^[A-Za-z0-9]", "eth0", "One interface of the host")
 ]
-MountTarget = Annotated[str, *_text(_target, r"^/.", "/data", "Absolute path in the container")]
-AbsolutePath = Annotated[str, *_text(_absolute, r"^/", "/data", "Absolute path")]
+MountTarget = Annotated[
+    str, *text_field(_target, r"^/.", "/data", "Absolute path in the container")
+]
+AbsolutePath = Annotated[str, *text_field(_absolute, r"^/", "/data", "Absolute path")]
 SecretPath = Annotated[
-    str, *_text(_secret_path, r"^(/|~/)", "~/.wandb-key", "A file where kit deploy runs")
-]
-DataPath = Annotated[
-    str, *_text(_below, r"^[^/]", "flowers", "A file or folder below the data folder")
-]
-ScriptFiles = Annotated[
-    list[
-        Annotated[
-            str,
-            *_text(
-                _script_file,
-                r"^[^*?\[\]]*[^*?\[\]/]$",
-                "snapshot.pt",
-                "A file below the working folder, or with an absolute path",
-            ),
-        ]
-    ],
-    Field(min_length=1),
-    AfterValidator(_different),
-]
-ModelName = Annotated[
-    str,
-    BeforeValidator(validator_of(_model)),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": list(models.OWN)},
-                {"type": "string", "pattern": f"^{models.NAME}$"},
-                {"type": "string", "pattern": f"^{own.REFERENCE}$"},
-            ],
-            "examples": ["cnn", "torchvision/resnet50", "mymodel:build"],
-        }
-    ),
-]
-DataSetName = Annotated[
-    str,
-    BeforeValidator(validator_of(_data_set)),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": list(models.DATASETS)},
-                {"type": "string", "pattern": f"^{own.REFERENCE}$"},
-            ],
-            "examples": ["digits", "mymodel:data"],
-        }
-    ),
-]
-LayerNames = Annotated[
-    tuple[str, ...],
-    BeforeValidator(validator_of(_layers)),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"type": "string", "pattern": f"^{models.LAYER}$"},
-            "minItems": 1,
-        }
-    ),
-]
-OPTION_TYPES = ["string", "number", "boolean", "array", "null"]
-Options = Annotated[
-    dict[str, Any],
-    BeforeValidator(validator_of(_options)),
-    WithJsonSchema({"type": "object", "additionalProperties": {"type": OPTION_TYPES}}),
+    str, *text_field(_secret_path, r"^(/|~/)", "~/.wandb-key", "A file where kit deploy runs")
 ]

@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from kit import ranges, values
+from kit import addresses, ranges, values
 from kit.config.data import DataSection, data_faults, to_data
+from kit.config.duplicates import refuse_duplicates
 from kit.config.fields import (
     Duration,
     Interface,
@@ -30,8 +31,6 @@ from kit.values import WrongValueError
 MOST_MANAGERS = 7
 """Docker's recommendation (Administer and maintain a swarm, "Add manager nodes for fault
 tolerance")."""
-SHORTEST = len("GPU-7af7a99b")
-"""Characters of a UUID that is cut short."""
 
 
 class HostSection(Section):
@@ -137,9 +136,7 @@ def expand_hosts(
     hosts: list[Host] = []
     for name, section in sections.items():
         hosts += _expand(name, section, defaults, faults)
-    _refuse_duplicates(hosts, faults)
-    _refuse_beginnings(hosts, faults)
-    _refuse_shared_cards(hosts, faults)
+    refuse_duplicates(hosts, faults)
     return hosts, faults
 
 
@@ -216,8 +213,8 @@ def _addresses(
 ) -> list[str]:
     try:
         if len(names) == 1 and not (name_is_range and ranges.is_range(address)):
-            return [values.address(address)]
-        return [values.address(one) for one in ranges.expand_addresses(address, len(names))]
+            return [addresses.address(address)]
+        return [addresses.address(one) for one in ranges.expand_addresses(address, len(names))]
     except WrongValueError as error:
         faults.append(Fault(INVENTORY, (*loc, "address"), error.what, error.fix))
         return []
@@ -231,83 +228,10 @@ def _ssh(
     try:
         several = len(names) > 1 or (name_is_range and ranges.is_range(ssh))
         logins = ranges.expand_addresses(ssh, len(names)) if several else [ssh]
-        return [values.login(one) for one in logins]
+        return [addresses.login(one) for one in logins]
     except WrongValueError as error:
         faults.append(Fault(INVENTORY, (*loc, "ssh"), error.what, error.fix))
         return []
-
-
-def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
-    names: dict[str, Loc] = {}
-    reported = set[tuple[str, Loc, Loc]]()
-    addresses: dict[str, Host] = {}
-    uuids: dict[str, tuple[Host, int]] = {}
-    for host in hosts:
-        # Report one pair of hosts for two ranges that overlap.
-        if host.name in names and _first(reported, "name", host.loc, names[host.name]):
-            what = f"{host.name} is already described by {names[host.name][1]} (line {{line}})"
-            fix = "leave it out of one of the two"
-            faults.append(Fault(INVENTORY, host.loc, what, fix, names[host.name]))
-        names.setdefault(host.name, host.loc)
-        first = addresses.setdefault(host.address.lower(), host)
-        if first is not host and _first(reported, "address", host.loc, first.loc):
-            what = f"{host.address} is already the address of {first.name} (line {{line}})"
-            fix = "give each host its own address"
-            place = (*host.loc, "address")
-            faults.append(Fault(INVENTORY, place, what, fix, (*first.loc, "address")))
-        for index, gpu in enumerate(host.gpus):
-            if not gpu.known:
-                continue
-            owner, at = uuids.setdefault(gpu.id.lower(), (host, index))
-            if owner is not host or at != index:
-                where = "" if owner is host else f" on {owner.name}"
-                what = f"{gpu.id} is already listed{where} (line {{line}})"
-                fix = f"give the UUID that `nvidia-smi -L` prints on {host.name}"
-                place = (*host.loc, "gpus", index, "uuid")
-                other = (*owner.loc, "gpus", at, "uuid")
-                faults.append(Fault(INVENTORY, place, what, fix, other))
-
-
-def _refuse_beginnings(hosts: list[Host], faults: list[Fault]) -> None:
-    """Reject a UUID that is cut short beside one that it begins: they are the same GPU."""
-    known = [(gpu.id, host, at) for host in hosts for at, gpu in enumerate(host.gpus) if gpu.known]
-    alike: dict[str, list[tuple[str, Host, int]]] = {}
-    for each in known:
-        alike.setdefault(each[0].lower()[:SHORTEST], []).append(each)
-    for cut, host, index in (each for each in known if values.cut_short(each[0])):
-        for uuid, owner, at in alike[cut.lower()[:SHORTEST]]:
-            if uuid.lower() != cut.lower() and values.meant_gpus(cut, [uuid]):
-                where = "" if owner is host else f" on {owner.name}"
-                what = f"{cut} is the beginning of {uuid}{where} (line {{line}})"
-                fix = "keep one of the two, with the UUID that `nvidia-smi -L` prints"
-                place = (*host.loc, "gpus", index, "uuid")
-                other = (*owner.loc, "gpus", at, "uuid")
-                faults.append(Fault(INVENTORY, place, what, fix, other))
-                break
-
-
-def _refuse_shared_cards(hosts: list[Host], faults: list[Fault]) -> None:
-    """Reject a card beside one of its MIG instances, if the instance's UUID contains the card's."""
-    cards = {gpu.id.lower(): (host, at) for host in hosts for at, gpu in enumerate(host.gpus)}
-    for host in hosts:
-        for index, gpu in enumerate(host.gpus):
-            if not gpu.instance:
-                continue
-            card = cards.get(gpu.id.lower().removeprefix("mig-").partition("/")[0])
-            if card is not None:
-                owner, at = card
-                what = f"{gpu.id} is a part of {owner.gpus[at].id} (line {{line}})"
-                fix = "list the card or its instances"
-                other = (*owner.loc, "gpus", at, "uuid")
-                place = (*host.loc, "gpus", index, "uuid")
-                faults.append(Fault(INVENTORY, place, what, fix, other))
-
-
-def _first(reported: set[tuple[str, Loc, Loc]], what: str, one: Loc, other: Loc) -> bool:
-    key = (what, one, other)
-    new = key not in reported
-    reported.add(key)
-    return new
 
 
 def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fault]) -> None:

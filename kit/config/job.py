@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kit.config.command import check_script, script_words
 from kit.config.data import DataSets, to_data_sets
@@ -15,23 +14,17 @@ from kit.config.fields import (
     Cpus,
     Duration,
     Image,
-    Label,
     Memory,
-    MountTarget,
     NcclVariables,
-    NfsExport,
     Patience,
-    SecretPath,
     Section,
     Size,
     Ulimit,
     User,
-    only_key,
-    tagged,
-    validator_of,
     wrong,
 )
 from kit.config.folder import WORKSPACE, CodeKey
+from kit.config.mounts import Mounts, to_mounts
 from kit.config.train import (
     CheckpointSection,
     ExchangeSection,
@@ -41,52 +34,11 @@ from kit.config.train import (
     TrainSection,
     to_value,
 )
-from kit.config.variables import Environment, own_variable
-from kit.model import Framework, Job, JobHosts, Limits, Mount, Secret
+from kit.config.variables import Environment, Secrets, to_secrets
+from kit.model import Framework, Job, JobHosts, Limits
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
-from trainer.contract.models import of_torchvision
+from trainer.contract.models import OWN_DATA, of_torchvision
 from trainer.contract.own import is_own
-from trainer.contract.rules import OWN_DATA
-
-
-class SecretFile(Section):
-    """A secret from a file on the machine that runs `kit deploy`."""
-
-    file: SecretPath
-
-
-def _secret_kind(value: object) -> str | None:
-    if value == "env":  # Any other value may be the secret itself, so no message shows it.
-        return "<env>"
-    return "<file>" if isinstance(value, dict) and "file" in value else None
-
-
-def _unshown(secrets: object) -> object:
-    if not isinstance(secrets, dict):  # Pydantic's own message would show the value.
-        raise wrong("is not a mapping", "write for example `secrets: {WANDB_API_KEY: env}`")
-    return secrets
-
-
-Secrets = Annotated[
-    dict[
-        Annotated[str, BeforeValidator(validator_of(own_variable))],
-        Annotated[
-            Annotated[Literal["env"], Tag("<env>")] | Annotated[SecretFile, Tag("<file>")],
-            tagged(
-                _secret_kind,
-                "names the source of a secret, not the secret itself",
-                "write `env` (the variable of that name where kit runs) or `{file: ~/key}`",
-            ),
-        ],
-    ],
-    BeforeValidator(_unshown),
-    Field(
-        description="Variables of the training. No file of the repository contains their values: "
-        "`env` reads them from the environment of `kit deploy`, `{file: PATH}` from a file "
-        "on that machine",
-        examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
-    ),
-]
 
 
 class JobHostsSection(Section):
@@ -102,57 +54,6 @@ class JobHostsSection(Section):
         examples=[1],
         description="Smallest number of hosts with which the job continues; default: all its hosts",
     )
-
-
-class BindMount(Section):
-    """A folder of the host."""
-
-    bind: AbsolutePath
-    to: MountTarget
-    read_only: bool = False
-
-
-class VolumeMount(Section):
-    """A named volume of the host's Docker."""
-
-    volume: Label
-    to: MountTarget
-    read_only: bool = False
-
-
-class NfsMount(Section):
-    """An NFS export, mounted by each host's Docker."""
-
-    nfs: NfsExport
-    to: MountTarget
-    read_only: bool = False
-
-
-def _mount_kind(value: object) -> str | None:
-    return only_key(value, ("bind", "volume", "nfs"))
-
-
-MountSection = Annotated[
-    Annotated[BindMount, Tag("<bind>")]
-    | Annotated[VolumeMount, Tag("<volume>")]
-    | Annotated[NfsMount, Tag("<nfs>")],
-    tagged(
-        _mount_kind,
-        "a mount is exactly one of bind, volume and nfs",
-        "write for example `- {bind: /srv/data, to: /data}`",
-    ),
-]
-
-
-def _targets(mounts: list[Any]) -> list[Any]:
-    targets = [mount.to for mount in mounts]
-    for index, target in enumerate(targets):
-        if target in targets[:index]:
-            raise wrong(f"two mounts at {target}", "give each its own folder", index, "to")
-    return mounts
-
-
-Mounts = Annotated[list[MountSection], AfterValidator(_targets)]
 
 
 class LimitsSection(Section):
@@ -434,23 +335,3 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         setup=tuple(section.setup),
         quiet=section.quiet,
     )
-
-
-def to_mounts(sections: Iterable[BindMount | VolumeMount | NfsMount]) -> tuple[Mount, ...]:
-    """Convert the mounts of a job or a server."""
-    return tuple(map(_mount, sections))
-
-
-def to_secrets(sections: Mapping[str, Literal["env"] | SecretFile]) -> tuple[Secret, ...]:
-    """Convert the secrets of a job or a server."""
-    return tuple(
-        Secret(name, None if where == "env" else where.file) for name, where in sections.items()
-    )
-
-
-def _mount(section: BindMount | VolumeMount | NfsMount) -> Mount:
-    if isinstance(section, BindMount):
-        return Mount("bind", section.bind, section.to, section.read_only)
-    if isinstance(section, VolumeMount):
-        return Mount("volume", section.volume, section.to, section.read_only)
-    return Mount("nfs", section.nfs, section.to, section.read_only)

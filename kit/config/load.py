@@ -23,18 +23,11 @@ from kit.config.inventory import (
 from kit.config.job import JobSection, to_job
 from kit.config.server import ServerSection, to_server
 from kit.config.train import rule_faults
-from kit.errors import (
-    INVENTORY,
-    Fault,
-    FaultsError,
-    InputError,
-    Problem,
-    ProblemsError,
-    dotted,
-)
+from kit.errors import INVENTORY, Fault, FaultsError, InputError, Problem, ProblemsError, dotted
 from kit.lock import lock_path, read_lock
-from kit.model import SERVER_PREFIX, Inventory, Job, Lock, Server
+from kit.model import Inventory, Job, Lock
 from kit.paths import NO_INVENTORY
+from kit.servers import SERVER_PREFIX, Server
 from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)

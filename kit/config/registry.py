@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import Field
 
+from kit.addresses import endpoint, same_address, split_endpoint
 from kit.config.fields import Image, Label, RegistryAddress, Section
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Host, Registry
-from kit.values import endpoint, same_address, split_endpoint
 from trainer.contract.words import nearest
 
 IMAGE = "registry:2"

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from kit import values
+from kit import addresses, values
 from kit.config.command import server_words
 from kit.config.fields import (
     AbsolutePath,
@@ -22,27 +15,18 @@ from kit.config.fields import (
     Image,
     Label,
     Memory,
-    SecretPath,
     Section,
     Size,
     User,
-    only_key,
-    tagged,
     validator_of,
     wrong,
 )
-from kit.config.job import (
-    Mounts,
-    Secrets,
-    to_mounts,
-    to_secrets,
-)
-from kit.config.variables import Environment, own_variable
-from kit.model import JobHosts, OwnServer, Proxy, Secret, Server
+from kit.config.mounts import Mounts, to_mounts
+from kit.config.variables import Environment, Secrets, Token, to_secrets, to_token
+from kit.model import JobHosts
+from kit.servers import OwnServer, Proxy, Server
 from trainer.contract.own import REFERENCE, reference_fault
 
-TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
-"""The name of a file's token inside the container."""
 PORT = 8080
 TRANSFER_PORT = 8081
 
@@ -54,40 +38,11 @@ Checkpoint = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-AllowedHost = Annotated[str, BeforeValidator(validator_of(values.host_name))]
+AllowedHost = Annotated[str, BeforeValidator(validator_of(addresses.host_name))]
 
 
 HAPROXY = "haproxy:3.2"
 """The image of the proxy; `kit image lock` pins its digest."""
-
-
-class EnvToken(Section):
-    """A token from an environment variable of `kit deploy`."""
-
-    env: Annotated[str, BeforeValidator(validator_of(own_variable))]
-
-
-class FileToken(Section):
-    """A token from a file on the machine that runs `kit deploy`."""
-
-    file: SecretPath
-
-
-def _token_kind(value: object) -> str | None:
-    return "<none>" if value is None else only_key(value, ("env", "file"))
-
-
-Token = Annotated[
-    Annotated[EnvToken, Tag("<env>")]
-    | Annotated[FileToken, Tag("<file>")]
-    | Annotated[None, Tag("<none>")],
-    tagged(
-        _token_kind,
-        "names the source of the token, not the token itself",
-        "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
-    ),
-    Field(description="What clients must send as `Authorization: Bearer …`; default: nothing"),
-]
 
 
 class BatchSection(Section):
@@ -161,7 +116,7 @@ OWN = (
 """Keys of the user's own server alone."""
 HttpPath = Annotated[
     str,
-    BeforeValidator(validator_of(values.http_path)),
+    BeforeValidator(validator_of(addresses.http_path)),
     WithJsonSchema({"type": "string", "pattern": r"^/[!-~]*$"}),
 ]
 
@@ -323,7 +278,7 @@ def to_server(section: ServerSection, name: str, file: str) -> Server:
         timeout=section.timeout,
         body=limits.body,
         pixels=limits.pixels,
-        token=_token(section.token),
+        token=to_token(section.token),
         allowed_hosts=tuple(section.allowed_hosts),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, None),
         gpu_memory=section.gpu_memory,
@@ -351,11 +306,3 @@ def _own(section: ServerSection) -> OwnServer | None:
         shared_memory=section.limits.shared_memory,
         grace=section.stop_grace_period,
     )
-
-
-def _token(section: EnvToken | FileToken | None) -> Secret | None:
-    if section is None:
-        return None
-    if isinstance(section, FileToken):
-        return Secret(TOKEN, section.file)
-    return Secret(section.env, None)

@@ -6,29 +6,126 @@ pydantic models, which parse YAML values and report lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
 
 from kit.config.data import streams
-from kit.config.fields import (
-    DataPath,
-    DataSetName,
-    Duration,
-    LayerNames,
-    ModelName,
-    Options,
-    ScriptFiles,
-    Section,
-)
+from kit.config.fields import Duration, Section, text_field, validator_of, wrong
 from kit.errors import Fault
-from trainer.contract import rules
+from kit.values import WrongValueError
+from trainer.contract import models, own, rules
 from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Faults, Metrics, Parallel, Train
 from trainer.contract.keys import about, hints, optional, section_name
+from trainer.contract.words import shown
 
+
+def _below(path: object) -> str:
+    if isinstance(path, str) and not path.startswith("/"):
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        if parts and ".." not in parts:
+            return "/".join(parts)
+    raise WrongValueError(
+        f"{shown(path)} is not a path below the data folder, without ..",
+        "write for example flowers",
+    )
+
+
+def _script_file(path: object) -> str:
+    if not isinstance(path, str) or not path:
+        raise WrongValueError(f"{shown(path)} is not a path", "write for example snapshot.pt")
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    if ".." in parts or path.endswith("/") or not parts:
+        what = f"{shown(path)} is not the path of a file, without .."
+        raise WrongValueError(what, "write for example snapshot.pt, or /data/snapshot.pt")
+    if any(sign in path for sign in "*?[]"):
+        raise WrongValueError(f"{shown(path)} is a pattern", "name each file")
+    return ("/" if path.startswith("/") else "") + "/".join(parts)
+
+
+def _different(paths: list[str]) -> tuple[str, ...]:
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise wrong(f"{path} is named twice", "keep one of the two", index)
+    return tuple(paths)
+
+
+def _checked(fault_of: Callable[[object], tuple[str, str] | None]) -> BeforeValidator:
+    """Return the validator of values that the contract checks; a list becomes a tuple."""
+
+    def parse(value: object) -> object:
+        if fault := fault_of(value):
+            raise WrongValueError(*fault)
+        return tuple(value) if isinstance(value, list) else value
+
+    return BeforeValidator(validator_of(parse))
+
+
+DataPath = Annotated[
+    str, *text_field(_below, r"^[^/]", "flowers", "A file or folder below the data folder")
+]
+ScriptFiles = Annotated[
+    list[
+        Annotated[
+            str,
+            *text_field(
+                _script_file,
+                r"^[^*?\[\]]*[^*?\[\]/]$",
+                "snapshot.pt",
+                "A file below the working folder, or with an absolute path",
+            ),
+        ]
+    ],
+    Field(min_length=1),
+    AfterValidator(_different),
+]
+ModelName = Annotated[
+    str,
+    _checked(models.model_fault),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(models.OWN)},
+                {"type": "string", "pattern": f"^{models.NAME}$"},
+                {"type": "string", "pattern": f"^{own.REFERENCE}$"},
+            ],
+            "examples": ["cnn", "torchvision/resnet50", "mymodel:build"],
+        }
+    ),
+]
+DataSetName = Annotated[
+    str,
+    _checked(models.dataset_fault),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(models.DATASETS)},
+                {"type": "string", "pattern": f"^{own.REFERENCE}$"},
+            ],
+            "examples": ["digits", "mymodel:data"],
+        }
+    ),
+]
+LayerNames = Annotated[
+    tuple[str, ...],
+    _checked(models.layers_fault),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "string", "pattern": f"^{models.LAYER}$"},
+            "minItems": 1,
+        }
+    ),
+]
+_OPTION_TYPES = ["string", "number", "boolean", "array", "null"]
+Options = Annotated[
+    dict[str, Any],
+    _checked(own.options_fault),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": _OPTION_TYPES}}),
+]
 ValueT = TypeVar("ValueT")
 FORMS: dict[str, Any] = {
     "duration": Duration,

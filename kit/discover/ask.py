@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kit.addresses import ssh_words
 from kit.discover.facts import HostFacts
 from kit.discover.parse import clock_of, read_facts
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
-from kit.values import ssh_words
 
 PROBE = Path(__file__).with_name("probe.sh")
 LAST = "# Last, as the commands above take time.\n"

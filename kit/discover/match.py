@@ -6,11 +6,12 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kit import values
+from kit import addresses
+from kit.addresses import is_address, split_login
 from kit.discover.facts import DiscoveredHost, HostFacts, InterfaceFacts
 from kit.errors import InputError, KitError
 from kit.model import Host, Inventory
-from kit.values import WrongValueError, is_address, label_of, split_login
+from kit.values import WrongValueError, label_of
 
 NAMELESS = frozenset({"localhost", "none", "unknown"})
 """Host names of machines that nobody has named."""
@@ -41,7 +42,7 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[HostTo
     asked = []
     for login in dict.fromkeys(logins):
         try:
-            ssh = values.login(login)
+            ssh = addresses.login(login)
         except WrongValueError as error:
             raise InputError(error.what, error.fix) from None
         _, place, _ = split_login(ssh)
@@ -161,7 +162,7 @@ def _in_order(facts: HostFacts) -> list[InterfaceFacts]:
 
 def _is_name_or_address(text: str) -> bool:
     try:
-        values.address(text)
+        addresses.address(text)
     except WrongValueError:
         return False
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.doctor import codes
+from kit.doctor import host_codes
 from kit.doctor.checks.all import check_all
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding, wrong
@@ -37,7 +37,7 @@ def _ask(wanted: Wanted, progress: Say) -> dict[str, Report | KitError]:
 
 def _silent(answers: dict[str, Report | KitError], wanted: Wanted) -> list[Finding]:
     return [
-        wrong(codes.SSH, name, _reason(answer, name), f"{wanted.of(name).ssh} true")
+        wrong(host_codes.SSH, name, _reason(answer, name), f"{wanted.of(name).ssh} true")
         for name, answer in answers.items()
         if isinstance(answer, KitError)
     ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kit.addresses import ssh_words
 from kit.discover.facts import HostFacts
 from kit.model import Host
-from kit.values import ssh_words
 from kit.workload.names import project_of
 from kit.workload.ports import OpenPort
 

@@ -1,11 +1,31 @@
-"""Findings: the result of a check, on one host or on all together. Pure."""
+"""Findings: the results of checks, each with its code, on one host or on all together. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kit.doctor.codes import Code
+PAGE = "docs/troubleshooting.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A check. `title` is true if all is well; `cause` and `remedy` are for the documentation.
+
+    `active`: it starts a container. `quick`: `kit deploy` does it, too.
+    """
+
+    id: str
+    title: str
+    cause: str
+    remedy: str
+    active: bool = False
+    quick: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """The place in the documentation."""
+        return f"{PAGE}#{self.id.lower()}"
 
 
 class Verdict(StrEnum):

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kit.doctor import codes
+from kit.doctor import codes, host_codes
 from kit.doctor.facts import Wanted
 from kit.doctor.findings import Finding, Verdict
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
 
-ABSENT = (codes.START, Verdict.NOTE)
+ABSENT = (host_codes.START, Verdict.NOTE)
 """The finding that a host has no image to start a container of."""
 
 
@@ -47,12 +47,12 @@ def _fix(finding: Finding, wanted: Wanted) -> Iterator[Fix]:
             node = _node(login)
             script = f"docker node update {words} {shlex.quote(node)}" if node else "false"
             yield Fix(want.name, manager, "set the labels of its node", script)
-    elif finding.code is codes.IMAGE or (finding.code, finding.verdict) == ABSENT:
+    elif finding.code is host_codes.IMAGE or (finding.code, finding.verdict) == ABSENT:
         own = dict.fromkeys(use.image for use in want.uses)
         for image in own or wanted.images[:1]:
             script = f"docker pull -q {shlex.quote(image)}"
             yield Fix(want.name, login, f"pull {image}", script)
-    elif finding.code is codes.PERSISTENCE:
+    elif finding.code is host_codes.PERSISTENCE:
         script = "nvidia-smi -pm 1 || sudo -n nvidia-smi -pm 1"
         yield Fix(want.name, login, "turn on the persistence mode", script)
 

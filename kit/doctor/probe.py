@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kit.addresses import registry_host, split_endpoint
 from kit.discover.ask import Answer, Login, ask_with, extended
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.parse import read_vitals
 from kit.errors import KitError
-from kit.values import Say, registry_host, split_endpoint
+from kit.values import Say
 
 VITALS = Path(__file__).with_name("vitals.sh")
 QUICK = frozenset(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 
 Spec = dict[str, Any]
 """A node's specification in Docker's API: Role, Availability and Labels."""

@@ -8,9 +8,10 @@ import tempfile
 import threading
 from contextlib import suppress
 
+from kit.addresses import split_login, ssh_words
 from kit.errors import InputError, KitError
 from kit.model import Host
-from kit.values import Say, split_login, ssh_words
+from kit.values import Say
 
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")
 """No password prompts, and timeouts for hosts that are down or die (ssh_config(5))."""

@@ -15,7 +15,8 @@ from kit.plan.traffic import GRADIENT_BYTES, parameters
 from kit.plan.types import Division, Memory, Placement
 from kit.values import show_bytes
 from trainer.contract.gpt import Gpt, gpt_of
-from trainer.contract.job import VOCABULARY, Parallel, Train
+from trainer.contract.job import Parallel, Train
+from trainer.contract.samples import VOCABULARY
 
 CHARACTERS = 100
 """Tokens of a text of single characters, about; only the trainer counts them."""

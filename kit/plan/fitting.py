@@ -11,7 +11,8 @@ from kit.plan.division import least_gpu, memory, shown
 from kit.plan.types import Placement
 from kit.values import count, show_bytes
 from trainer.contract.job import Parallel, Train
-from trainer.contract.rules import PLAIN, problems
+from trainer.contract.parallel_rules import PLAIN
+from trainer.contract.rules import problems
 
 USABLE = 0.95
 """The share of a GPU's memory that one process can have."""

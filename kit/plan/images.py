@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit.model import Inventory, Job, Lock, Server
+from kit.model import Inventory, Job, Lock
+from kit.servers import Server
 
 
 def pinned(image: str, lock: Lock | None) -> str:

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from kit.errors import FaultsError
-from kit.model import Framework, Inventory, Job, Lock, Server
+from kit.model import Framework, Inventory, Job, Lock
 from kit.plan import storage
 from kit.plan.allocate import allocate
 from kit.plan.data import data_faults, data_plan
@@ -26,6 +26,7 @@ from kit.plan.servers import able_hosts, handler_faults, server_faults, server_p
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
+from kit.servers import Server
 from trainer.contract.job import Faults
 from trainer.contract.keys import written
 

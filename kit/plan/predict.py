@@ -15,17 +15,13 @@ from math import inf
 
 from kit.measurements import Measurements, StepTime
 from kit.plan.exchange import LADDER, OF_A_SCRIPT, SHOWN, SHRUNK
-from kit.plan.traffic import GRADIENT_BYTES, ring_seconds
+from kit.plan.traffic import GRADIENT_BYTES, last_bucket, ring_seconds
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan
 
 FORWARD = 1 / 3
 """The share of the forward pass in the computing time: a backward pass computes two products for
 each one of the forward pass, the gradients of the inputs and of the weights."""
-BUCKET = 25 * 2**20
-FIRST_BUCKET = 2**20
-"""The bytes of DDP's buckets (`bucket_cap_mb`), and of its first one (torch's
-`dist._DEFAULT_FIRST_BUCKET_BYTES`)."""
 PAYLOAD = 1448 / 1538
 """The share of TCP's payload on Ethernet with an MTU of 1,500; for declared speeds."""
 OVERLAY = 1398 / 1448
@@ -280,16 +276,6 @@ def _numbers(hosts: int) -> list[int]:
     return sorted({*range(1, min(hosts, 8) + 1), *powers, hosts})
 
 
-def last_bucket(size: float) -> float:
-    """Return the bytes of DDP's bucket that is complete when the backward pass ends.
-
-    `size` is that of all gradients as they are computed: buckets are compressed afterwards.
-    """
-    if size <= FIRST_BUCKET:
-        return size
-    return (size - FIRST_BUCKET) % BUCKET or BUCKET
-
-
 def _ways(job: JobPlan, costs: _Costs, group: _Group) -> tuple[WayForecast, ...]:
     """Return the job's way, those that are always shown, and the first that is good enough."""
     possible = [way for way in LADDER if job.job.exchange or way in OF_A_SCRIPT]
@@ -298,11 +284,8 @@ def _ways(job: JobPlan, costs: _Costs, group: _Group) -> tuple[WayForecast, ...]
         if replace(costs, way=way).efficiency(group) >= GOOD:
             shown.setdefault(way)
             break
-    return tuple(_way(replace(costs, way=way), group) for way in shown)
-
-
-def _way(costs: _Costs, group: _Group) -> WayForecast:
-    return WayForecast(*costs.way, costs.rate(group), costs.efficiency(group))
+    costed = (replace(costs, way=way) for way in shown)
+    return tuple(WayForecast(*one.way, one.rate(group), one.efficiency(group)) for one in costed)
 
 
 def _worth(forecasts: Sequence[Forecast], alone: Sequence[float]) -> int:

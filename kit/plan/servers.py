@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kit import ranges
 from kit.errors import Fault
-from kit.model import Host, Inventory, Job, JobHosts, Server
+from kit.model import Host, Inventory, Job, JobHosts
 from kit.plan import storage
 from kit.plan.types import Placement
 from kit.plan.work import Checkpoints, JobPlan, ServerPlan
+from kit.servers import Server
 from trainer.contract.words import nearest
 
 

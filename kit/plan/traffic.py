@@ -32,6 +32,10 @@ PARAMETERS = {
     ("resnet18", "cifar100"): 11_220_132,
 }
 """Parameters of the trainer's models. tests/test_contract.py counts them."""
+BUCKET = 25 * 2**20
+FIRST_BUCKET = 2**20
+"""The bytes of DDP's buckets (`bucket_cap_mb`), and of its first one (torch's
+`dist._DEFAULT_FIRST_BUCKET_BYTES`)."""
 
 
 def batch(job: Job, world_size: int) -> Batch:
@@ -103,3 +107,13 @@ def traffic(job: Job, placements: Sequence[Placement]) -> Traffic:
     if size is not None:
         seconds = ring_seconds(size, ranks, slowest.speed)
     return Traffic(count, size, slowest.name, slowest.speed, seconds)
+
+
+def last_bucket(size: float) -> float:
+    """Return the bytes of DDP's bucket that is complete when the backward pass ends.
+
+    `size` is that of all gradients as they are computed: buckets are compressed afterwards.
+    """
+    if size <= FIRST_BUCKET:
+        return size
+    return (size - FIRST_BUCKET) % BUCKET or BUCKET

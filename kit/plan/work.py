@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kit.model import Host, Job, Lock, Monitoring, Network, Registry, Server
+from kit.model import Host, Job, Lock, Monitoring, Network, Registry
 from kit.plan.data import DataPlan
 from kit.plan.types import (
     Batch,
@@ -17,6 +17,7 @@ from kit.plan.types import (
     Traffic,
     Volume,
 )
+from kit.servers import Server
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kit.addresses import ssh_words
 from kit.errors import KitError, joined
 from kit.hosts.docker import Docker, on_each
 from kit.model import Host
@@ -12,7 +13,7 @@ from kit.prepare import nodes, remote
 from kit.prepare.order import Wave
 from kit.prepare.remote import NeedsPasswordError, Task
 from kit.prepare.report import Report, Status
-from kit.values import Say, ssh_words
+from kit.values import Say
 
 
 @dataclass

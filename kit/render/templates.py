@@ -15,7 +15,8 @@ from jinja2.sandbox import SandboxedEnvironment
 from kit.errors import InputError
 from kit.plan.types import Placement
 from kit.values import count, show_size
-from kit.workload.types import Part, Word
+from kit.workload.settings import Word
+from kit.workload.types import Part
 from trainer.contract.words import nearest
 
 _SOURCE = Path(__file__).parents[2] / "templates"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kit.errors import InputError
-from kit.report.record import Run, lines_of, read_run
+from kit.report.record import Run
+from kit.report.record_lines import lines_of, read_run
 from kit.runtime.record_files import RecordFile
 
 EVALUATION = "evaluation.json"

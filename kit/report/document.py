@@ -8,8 +8,8 @@ from typing import Any
 
 from kit.report.predictions import by_class, confusion, disagreement, predictions
 from kit.report.record import Run
+from kit.report.run_view import Origin
 from kit.report.times import compare, division, paces
-from kit.report.view import Origin
 
 
 def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:

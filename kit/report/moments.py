@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kit.runtime.events import is_event
 from kit.runtime.status import LogLine
 from kit.values import count
-from trainer.contract import events
+from trainer.contract import event_lines, events
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def moments(lines: Iterable[LogLine]) -> tuple[Moment, ...]:
     worlds: dict[str, tuple[int, int]] = {}  # Of each host: size of the world, restarts.
     restarts: dict[str, int] = {}
     for line in lines:
-        event = events.parse(line.text) if is_event(line.text) else None
+        event = event_lines.parse(line.text) if is_event(line.text) else None
         if isinstance(event, events.Started):
             worlds.pop(line.host, None)
             restarts.pop(line.host, None)

@@ -10,7 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kit.report.record import Run
-from kit.report.view import Inventory, Origin, view
+from kit.report.run_view import Origin
+from kit.report.view import Inventory, view
 
 FOLDER = Path(__file__).parent
 LARGEST = 1_000_000

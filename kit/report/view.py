@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 from kit.report import charts
-from kit.report.curves import AXES, Axis, bands, of_epochs, training_losses
-from kit.report.predictions import (
-    Disagreement,
-    Predictions,
-    by_class,
-    confusion,
-    disagreement,
-    mistakes,
-    predictions,
-    successes,
-    weakest,
-)
+from kit.report.curves import AXES, Axis, of_epochs, training_losses
+from kit.report.predictions import Disagreement, by_class, disagreement, predictions
 from kit.report.record import Run, named
-from kit.report.times import KINDS, Comparison, Pace, compare, division, paces, speed, speed_unit
-from kit.values import count
-
-MOST_BANDS = 8
-"""Charts of ranks; of more ranks the slowest are drawn, and the table has all."""
-MOST_CLASSES = 24
-"""Classes of a confusion matrix that fits a page."""
-MOST_CONFUSED = 12
-MOST_ROWS = 50
-"""Classes with their accuracy; `kit report --json` has all."""
-NONE = "–"
-
-View = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a run was deployed from; "" is unknown. The hashes are those of `kit history`."""
-
-    image: str = ""
-    by: str = ""
-    inventory_hash: str = ""
-    job_hash: str = ""
-    code: str = ""
+from kit.report.run_view import Origin, View, number, share, view_of_run
+from kit.report.times import KINDS, Comparison, compare, division, speed, speed_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +42,7 @@ def view(
         "class_heads": _heads("class", "test samples", "correct", "accuracy"),
         "confused_heads": _heads("true class", "predicted*", "samples", "of the class"),
         "runs": [
-            _run(run, origin, predicted, most_pictures)
+            view_of_run(run, origin, predicted, most_pictures)
             for run, origin, predicted in zip(runs, origins, known, strict=True)
         ],
         "pairs": [
@@ -103,16 +67,6 @@ def _heads(*names: str) -> list[View]:
     """Return heads of columns; `*` marks a column of text, `**` one of long text."""
     kinds = {0: "", 1: "text", 2: "wide"}
     return [{"name": name.rstrip("*"), "text": kinds[name.count("*")]} for name in names]
-
-
-def number(value: float | None, form: str, unit: str = "") -> str:
-    """Return a number as text; None as a dash."""
-    return NONE if value is None else f"{value:{form}}{unit}"
-
-
-def share(value: float | None, digits: int = 2) -> str:
-    """Return a share in percent."""
-    return NONE if value is None else f"{value * 100:.{digits}f} %"
 
 
 def _comparison(compared: Sequence[Comparison]) -> View:
@@ -246,145 +200,6 @@ def _seconds_and_share(seconds: float, spent: Mapping[str, float]) -> str:
     return f"{seconds:.1f} s, {share(seconds / (sum(spent.values()) or 1), 0)}"
 
 
-def _run(run: Run, origin: Origin, predicted: Predictions | None, most: int) -> View:
-    known = paces(run)
-    drawn = sorted(known, key=lambda pace: -pace.factor)[:MOST_BANDS]
-    chosen = {pace.rank.rank for pace in drawn}
-    attempts = [each for each in run.attempts if any(rank.windows for rank in each.ranks)]
-    shown = [band for band in bands(attempts[-1]) if band.rank in chosen] if attempts else []
-    hosts = {pace.rank.rank: pace.rank.host for pace in known}
-    limit = charts.limit_of(shown)
-    return {
-        "title": run.label,
-        "time_line": charts.time_line(run),
-        "events": [list(row) for row in event_rows(run)],
-        "ranks": [_pace(pace) for pace in known],
-        "bands": [
-            {
-                "name": f"Rank {band.rank} on {hosts[band.rank]}: time of a step",
-                "svg": charts.band_chart(f"Step time of rank {band.rank}", band, limit),
-            }
-            for band in shown
-        ],
-        "more_ranks": f"The {MOST_BANDS} slowest of {len(known)} ranks are drawn."
-        if len(known) > MOST_BANDS
-        else "",
-        "predictions": _predictions(predicted, most) if predicted else None,
-        "classes": _classes(run),
-        "samples": [event for event in run.events if event.kind == "sample"],
-        "details": list(_details(run, origin)),
-        "settings": json.dumps(run.facts.get("job", {}), indent=2, ensure_ascii=False),
-    }
-
-
-def _classes(run: Run) -> View | None:
-    figures = by_class(run)
-    shown = weakest(figures, MOST_ROWS)
-    if not shown:
-        return None
-    which = f"the {MOST_ROWS} of the lowest accuracy" if len(figures) > MOST_ROWS else "all"
-    return {
-        "words": f"Classes: {len(figures):,}; {which}, the lowest first.",
-        "rows": [
-            [each.name, f"{each.samples:,}", f"{each.correct:,}", share(each.accuracy)]
-            for each in shown
-        ],
-    }
-
-
-def _pace(pace: Pace) -> list[str]:
-    words = "slow: " if pace.slow else ""
-    return [
-        str(pace.rank.rank),
-        pace.rank.host,
-        pace.rank.device,
-        f"{pace.median * 1000:.2f} ms",
-        f"{pace.slowest * 1000:.2f} ms",
-        f"{pace.work * 1000:.2f} ms",
-        f"{pace.exchange * 1000:.2f} ms",
-        f"{words}{pace.factor:.2f} × the others",
-    ]
-
-
-def event_rows(run: Run) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the events of a run: seconds since its start, words, epoch, step, duration."""
-    rows: list[tuple[float, tuple[str, str, str, str, str]]] = []
-
-    def add(time: float, words: str, step: int, epoch: str = "", seconds: str = "") -> None:
-        row = (f"{time - run.began:.1f} s", words, epoch, f"{step:,}", seconds)
-        rows.append((time, row))
-
-    first = run.attempts[0]
-    where = ", ".join(first.hosts)
-    add(first.time, f"began with {count(first.world_size, 'rank')} on {where}", first.step)
-    for before, after in pairwise(run.attempts):
-        lost = max(
-            0, max((w.step for r in before.ranks for w in r.windows), default=0) - after.step
-        )
-        words = f"resumed with {count(after.world_size, 'rank')} on {', '.join(after.hosts)}"
-        if (before.world_size, before.hosts) != (after.world_size, after.hosts):
-            words += f", before {before.world_size} on {', '.join(before.hosts)}"
-        if lost:
-            words += f"; {count(lost, 'step')} done again"
-        add(after.time, words, after.step, seconds=f"{max(0.0, after.time - before.last):.1f} s")
-    for attempt in run.attempts:
-        if attempt.reason:
-            end = max(each.time for each in attempt.failures)
-            steps = (window.step for rank in attempt.ranks for window in rank.windows[-1:])
-            add(end, f"interrupted: {attempt.reason}", max(steps, default=attempt.step))
-    names = {"saved": "checkpoint", "stop": "stopped, saved", "end": "complete"}
-    for event in run.events:
-        if event.kind in names:
-            pause = f"{event.seconds:.3f} s" if event.kind == "saved" else ""
-            add(event.time, names[event.kind], event.step, str(event.epoch), pause)
-    return (row for _, row in sorted(rows, key=lambda each: each[0]))
-
-
-def _predictions(test: Predictions, most: int) -> View:
-    counts, total = confusion(test), len(test.truth)
-    sizes = {label: test.truth.count(label) for label in set(test.truth)}
-    wrong = [(pair, times) for pair, times in counts.most_common() if pair[0] != pair[1]]
-    classes = sorted({*test.truth, *test.predicted})
-    highest = max((times for _, times in wrong), default=1)
-    return {
-        "words": f"{test.correct:,} of {total:,} test samples are right, "
-        f"{share(test.correct / max(total, 1))}; {total - test.correct:,} are wrong.",
-        "mistakes": mistakes(test, most),
-        "successes": successes(test, most // 2),
-        "labels": [test.label(each) for each in classes],
-        "matrix": [
-            {
-                "label": test.label(row),
-                "cells": [
-                    _cell(
-                        counts[row, column],
-                        row == column,
-                        sizes.get(row, 0) if row == column else highest,
-                    )
-                    for column in classes
-                ],
-            }
-            for row in classes
-        ]
-        if len(classes) <= MOST_CLASSES
-        else None,
-        "confused": [
-            [
-                test.label(true),
-                test.label(other),
-                f"{times:,}",
-                share(times / sizes[true], 1),
-            ]
-            for (true, other), times in wrong[:MOST_CONFUSED]
-        ],
-    }
-
-
-def _cell(times: int, hit: bool, most: int) -> View:
-    strength = round(8 + 37 * times / max(most, 1)) if times else 0
-    return {"number": times, "kind": "hit" if hit else "miss", "share": strength}
-
-
 def _pair(pair: Disagreement) -> View:
     first, second = pair.first.label, pair.second.label
     neither = pair.number - pair.only_first - pair.only_second
@@ -403,45 +218,6 @@ def _short_names(first: Run, second: Run) -> tuple[str, str]:
     if first.job != second.job:
         return first.job, second.job
     return "first", "second"
-
-
-def _details(run: Run, origin: Origin) -> Iterator[tuple[str, str]]:
-    facts = run.facts
-    hashes = f"inventory {origin.inventory_hash}, job {origin.job_hash}"
-    known = {
-        "Run": run.title,
-        "Began": _date(run.id),
-        "Image": origin.image,
-        "Deployed by": origin.by,
-        "Code": origin.code,
-        "Hashes": hashes if origin.inventory_hash else "",
-        "Model": _words(facts, "parameters", "{:,.0f} parameters"),
-        "Precision": str(facts.get("precision", "")),
-        "Global batch": _words(facts, "global_batch", "{:,.0f} samples"),
-        "Training samples": _words(facts, "train", "{:,.0f}"),
-        "Validation samples": _words(facts, "validation", "{:,.0f}"),
-        "Test samples": _words(facts, "test", "{:,.0f}"),
-        "Test, once at the end": ", ".join(f"{name} {run.test[name]:.6g}" for name in run.test),
-        "Trainer's sources": str(facts.get("trainer", "")),
-    }
-    yield from ((name, value) for name, value in known.items() if value)
-    for rank in run.attempts[-1].ranks:
-        gpu = f" {rank.gpu}" if rank.gpu else ""
-        yield f"Rank {rank.rank}", f"{rank.host}, {rank.device}{gpu}"
-    versions = facts.get("versions")
-    for name, value in (versions if isinstance(versions, dict) else {}).items():
-        yield str(name), str(value)
-
-
-def _date(run: str) -> str:
-    """Return the time in a run's name."""
-    match = re.match(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", run)
-    return "{}-{}-{} {}:{}:{} UTC".format(*match.groups()) if match else ""
-
-
-def _words(facts: Mapping[str, Any], key: str, form: str) -> str:
-    value = facts.get(key)
-    return form.format(value) if isinstance(value, int | float) else ""
 
 
 def _inventory(inventory: Inventory, origins: Sequence[Origin]) -> View:

@@ -15,7 +15,7 @@ from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, State
 from kit.values import show_seconds
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.mark import MARK
 
 _RANK = re.compile(r"\[rank(\d+)\]: ?")
@@ -130,13 +130,13 @@ class Reader:
 
     def read(self, line: LogLine) -> None:
         """Process one more line; lines that are not events are ignored."""
-        event = events.parse(line.text) if is_event(line.text) else None
+        event = event_lines.parse(line.text) if is_event(line.text) else None
         if event is not None:
             _READERS[type(event)](self, event, line)
 
     def read_logs(self, lines: Iterable[LogLine]) -> None:
         """Process the lines of several logs, in the order of their events."""
-        parsed = ((events.parse(line.text), line) for line in lines if is_event(line.text))
+        parsed = ((event_lines.parse(line.text), line) for line in lines if is_event(line.text))
         known = [(event, line) for event, line in parsed if event is not None]
         for event, line in sorted(known, key=lambda each: each[0].time):
             _READERS[type(event)](self, event, line)

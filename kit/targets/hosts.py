@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from kit.addresses import endpoint
 from kit.model import EngineName, Gpu, Host
 from kit.plan.work import Plan
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Output
-from kit.values import endpoint
 from kit.workload.monitoring import ENGINE_PORT
 from kit.workload.ports import OpenPort
 from kit.workload.types import Workload

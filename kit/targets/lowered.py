@@ -15,7 +15,8 @@ from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.workload.monitoring import DASHBOARDS, FOLDER, Scrape
 from kit.workload.ports import OpenPort
-from kit.workload.types import Config, Part, Workload
+from kit.workload.settings import Config
+from kit.workload.types import Part, Workload
 
 VERSION = "{hash of this file}"
 """The placeholder in a file's labels for the hash of the file."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from kit.addresses import endpoint
 from kit.model import DataSet, Host, Limits
 from kit.plan.data import DataPlan
 from kit.plan.types import MountPoint
-from kit.values import endpoint
 from kit.workload.addressing import DataAddresses
 from kit.workload.privileges import NOBODY, default_variables
-from kit.workload.types import HealthCheck, Part, Port, Role, Update, Variable, Word
+from kit.workload.settings import HealthCheck, Port, Update, Variable, Word
+from kit.workload.types import Part, Role
 from trainer.contract.bearer import KEY
 
 STORE = "/store"

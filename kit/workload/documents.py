@@ -7,9 +7,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kit.model import Framework, Job, Server
+from kit.model import Framework, Job
 from kit.plan.work import JobPlan
-from kit.workload.types import Config, Document, Variable, Word
+from kit.servers import Server
+from kit.workload.settings import Config, Variable, Word
+from kit.workload.types import Document
 from trainer.contract.job import Faults
 from trainer.contract.keys import written
 from trainer.contract.own import is_own

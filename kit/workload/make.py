@@ -16,19 +16,13 @@ from kit.workload.monitoring import (
     platform_parts,
     server_scrapes,
 )
-from kit.workload.ports import (
-    Listener,
-    OpenPort,
-    Service,
-    low_port_faults,
-    open_ports,
-    port_faults,
-)
+from kit.workload.ports import Listener, OpenPort, Service, low_port_faults, open_ports, port_faults
 from kit.workload.proxy import proxy_host, with_proxy
 from kit.workload.registry import registry_part
 from kit.workload.serving import endpoints, serving
+from kit.workload.settings import Variable
 from kit.workload.training import training
-from kit.workload.types import Part, Variable, Workload
+from kit.workload.types import Part, Workload
 
 
 @dataclass(frozen=True, slots=True)

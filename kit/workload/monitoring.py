@@ -11,20 +11,8 @@ from kit.plan.types import MountPoint
 from kit.plan.work import Plan, manager_of
 from kit.workload.ports import Service
 from kit.workload.privileges import NOBODY
-from kit.workload.types import (
-    Config,
-    HealthCheck,
-    Kind,
-    Net,
-    Part,
-    Port,
-    Restart,
-    Role,
-    Symbol,
-    Variable,
-    Word,
-    Workload,
-)
+from kit.workload.settings import Config, HealthCheck, Net, Port, Restart, Symbol, Variable, Word
+from kit.workload.types import Kind, Part, Role, Workload
 
 FOLDER = "monitoring"
 """The folder of the files of the monitoring in the tree."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kit.model import SERVER_PREFIX
+from kit.servers import SERVER_PREFIX
 from kit.workload.types import Kind
 
 JOB_PREFIX = "train-"

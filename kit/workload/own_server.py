@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kit.model import Limits, OwnServer
+from kit.addresses import endpoint
+from kit.model import Limits
 from kit.plan.types import Placement
 from kit.plan.work import ServerPlan
-from kit.values import count, endpoint
+from kit.servers import OwnServer
+from kit.values import count
 from kit.workload.groups import groups
 from kit.workload.privileges import unprivileged
-from kit.workload.types import Kind, Part, Port, Role, Symbol, Update, Variable, Word, Workload
+from kit.workload.settings import Port, Symbol, Update, Variable, Word
+from kit.workload.types import Kind, Part, Role, Workload
 
 SERVER_UPDATE = Update(pause=True)
 """One host at a time, while the others answer."""

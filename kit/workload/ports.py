@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Host
-from kit.workload.types import Part, Port, Role, Workload
+from kit.workload.settings import Port
+from kit.workload.types import Part, Role, Workload
 
 LEAST_OF_USERS = 1024
 """Only root listens on a lower port of a host's own network (Linux, ip_unprivileged_port_start)."""

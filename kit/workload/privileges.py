@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kit.model import Job
-from kit.workload.types import Environment, Variable, Word
+from kit.workload.settings import Environment, Variable, Word
 
 NOBODY = "65534:65534"
 """A user without files. It is numeric, because images may lack the name."""

@@ -6,14 +6,16 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from kit.model import Host, Limits, Proxy
+from kit.addresses import endpoint
+from kit.model import Host, Limits
 from kit.plan.images import pinned
 from kit.plan.work import Plan, ServerPlan, manager_of
-from kit.values import endpoint
+from kit.servers import Proxy
 from kit.workload.documents import generated
 from kit.workload.ports import LEAST_OF_USERS
 from kit.workload.privileges import NOBODY
-from kit.workload.types import Config, Document, Part, Port, Role, Variable, Word, Workload
+from kit.workload.settings import Config, Port, Variable, Word
+from kit.workload.types import Document, Part, Role, Workload
 
 FILE = "/kit/haproxy.cfg"
 GRACE = 60

@@ -9,7 +9,8 @@ from __future__ import annotations
 from kit.plan.images import pinned
 from kit.plan.types import MountPoint
 from kit.plan.work import Plan
-from kit.workload.types import Net, Part, Port, Role, Variable, Word
+from kit.workload.settings import Net, Port, Variable, Word
+from kit.workload.types import Part, Role
 
 PORT = 5000
 """The port of the registry's image."""

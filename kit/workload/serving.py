@@ -11,11 +11,13 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kit.model import Host, Job, Limits, Secret, Server
+from kit.addresses import endpoint
+from kit.model import Host, Job, Limits, Secret
 from kit.plan.servers import able_hosts
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan
-from kit.values import count, endpoint
+from kit.servers import Server
+from kit.values import count
 from kit.workload.documents import (
     code_configs,
     code_documents,
@@ -27,20 +29,8 @@ from kit.workload.groups import groups
 from kit.workload.own_server import OPEN_FILES, SERVER_UPDATE, own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
 from kit.workload.proxy import proxy_host
-from kit.workload.types import (
-    Config,
-    Document,
-    HealthCheck,
-    Kind,
-    Part,
-    Port,
-    Role,
-    Symbol,
-    Update,
-    Variable,
-    Word,
-    Workload,
-)
+from kit.workload.settings import Config, HealthCheck, Port, Symbol, Update, Variable, Word
+from kit.workload.types import Document, Kind, Part, Role, Workload
 from trainer.contract.bearer import KEY
 
 MOST_ENDPOINTS = 4

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from kit.model import CODE, Framework, Limits
+from kit.model import Limits
 from kit.plan.data import stream_url
-from kit.plan.storage import CHECKPOINTS, DUMPS
+from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
 from kit.workload.addressing import JobAddresses
-from kit.workload.data import data_sets_json
-from kit.workload.documents import code_configs, code_documents, code_variables, generated, job_json
+from kit.workload.documents import code_configs, code_documents, generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
 from kit.workload.privileges import (
@@ -25,25 +23,18 @@ from kit.workload.privileges import (
     unprivileged,
     user_of_training,
 )
-from kit.workload.types import (
+from kit.workload.settings import (
     Config,
-    Document,
     Environment,
     HealthCheck,
-    Kind,
-    Part,
     Port,
-    Rendezvous,
     Restart,
-    Role,
-    Store,
-    Symbol,
     Update,
     Variable,
     Word,
-    Workload,
 )
-from trainer.contract.bearer import KEY
+from kit.workload.types import Document, Kind, Part, Rendezvous, Role, Store, Workload
+from kit.workload.variables import JOB_FILE, environment_of, hosts_variables, job_variables
 
 RENDEZVOUS_PORT = 29400
 """torchrun's default port for the c10d rendezvous."""
@@ -54,8 +45,6 @@ METRICS_PORT = 9500
 for all ranks of a host: Compose would have to publish a range of ports for the ranks. The images of
 scripts lack prometheus_client, whose multiprocess mode keeps gauges of dead processes."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
-SECRETS = "KIT_SECRETS"
-"""The variable with the names of the secrets that the launcher reads from files."""
 MOUNTED_LAUNCHER = "/kit/launch.py"
 LAUNCHER_FILE = "launch.py"
 """The launcher's path in the tree, for images that lack it. It contains no job's name: a new job
@@ -63,26 +52,9 @@ must not change the config of each rendezvous."""
 KEEPER_FILE = "keeper.py"
 MOUNTED_KEEPER = "/kit/keeper.py"
 """The keeper of a script's files, beside the launcher."""
-JOB_FILE = "/kit/job.json"
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
 UPDATE = Update(at_once=True, pause=True)
 """What changes one host of a job changes all."""
-
-FAULT_VARIABLES = {
-    "NCCL_DEBUG": "WARN",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_INCLUDE_STACK_TRACE": "False",
-    "TORCH_FR_DUMP_TEMP_FILE": f"{DUMPS}/nccl_trace_rank_",
-}
-"""NCCL's flight recorder, to explain a hang: each rank writes its pending operation to a file,
-which `kit logs --dumps` fetches and `torchfrtrace` reads. The launcher has the names of older
-releases of torch."""
-OLD_NAMES = {
-    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
-    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
-}
-"""The names of these variables before torch 2.9. Users may still write them."""
 
 
 def own_port(plan: JobPlan) -> int:
@@ -110,10 +82,10 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
     url = next(iter(urls.values()), None)  # A built-in training streams one.
     text = job_json(job, generated(plan.file, job.job.file), port, url)
     document = Document(f"jobs/{job.name}.json", text)
-    variables = _variables(plan, job, addresses.defaults)
+    variables = job_variables(plan, job, addresses.defaults)
     parts = [_rendezvous(job, rendezvous, host_network=host_network)]
     for name, members in groups(Role.TRAIN, job.containers).items():
-        environment = _environment(
+        environment = environment_of(
             job, rendezvous, members, variables, urls, data_server, host_network=host_network
         )
         part = _train(plan, job, document, name, members, environment, _metrics(port))
@@ -140,15 +112,6 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
         code=code_documents(job.job),
         package=job.job.package,
     )
-
-
-def _variables(plan: Plan, job: JobPlan, defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults, and the variables of the inventory and the job, which override them."""
-    user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
-    if job.job.framework is not Framework.PYTORCH:
-        defaults = {k: v for k, v in defaults.items() if not k.startswith("TORCH_")}
-    kept = {name: value for name, value in defaults.items() if OLD_NAMES.get(name) not in user}
-    return {**kept, **user}
 
 
 def checkpoints_mount(workload: Workload) -> MountPoint:
@@ -192,7 +155,7 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> 
         arguments=("rendezvous" if job.job.command else "coordinator",),
         environment=(
             Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
-            *(() if job.job.command else _hosts(job)),
+            *(() if job.job.command else hosts_variables(job)),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
             *default_variables(user, ()),
         ),
@@ -225,16 +188,6 @@ def _about(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> tuple
         "serve.",
         "A change of KIT_NNODES, the least and the most hosts, restarts it alone: the hosts go on.",
     )
-
-
-def _hosts(job: JobPlan) -> Environment:
-    """Return the least and the most hosts that train together, and the number of spares.
-
-    Only torchrun needs it on each host: a host of the built-in training is not started anew when
-    others come or leave.
-    """
-    spares = (Variable("KIT_SPARES", str(len(job.spares))),) if job.spares else ()
-    return (Variable("KIT_NNODES", f"{job.nodes[0]}:{job.nodes[1]}"), *spares)
 
 
 def _train(
@@ -294,61 +247,6 @@ def _train(
 def _caches_shards(job: JobPlan) -> bool:
     """Return whether the job keeps the shards that it streams in its container."""
     return bool(job.job.streamed or (job.job.train and job.job.train.url))
-
-
-def _environment(
-    job: JobPlan,
-    rendezvous: Rendezvous,
-    members: Sequence[Placement],
-    variables: Mapping[str, str],
-    urls: Mapping[str, str],
-    data_server: str,
-    *,
-    host_network: bool,
-) -> Environment:
-    """Return the variables of every container of a group, kit's own first."""
-    set_by_kit = [
-        Variable("KIT_JOB", Word(JOB_FILE)),
-        Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
-        *(_hosts(job) if job.job.command else ()),
-        Variable("KIT_NPROC", str(len(members[0].gpus)), own=True),
-        Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
-        Variable("KIT_HOST", Symbol.HOST),
-    ]
-    if members[0].spare:
-        why = "It stands by until a host of the job is lost, and takes its place."
-        set_by_kit.append(Variable("KIT_SPARE", "1", why, own=True))
-    interface = members[0].interface
-    if host_network and interface:
-        # NCCL treats a plain name as a prefix, Gloo does not.
-        named = {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
-        set_by_kit += [
-            Variable(name, value, own=True)
-            for name, value in named.items()
-            if name not in variables
-        ]
-    set_by_kit += () if job.job.package else code_variables(job.job)
-    if job.job.fetched:
-        why = "The launcher waits until the host's data agent has fetched these data sets."
-        if job.job.package:
-            why += f" {CODE}… is the code."
-        set_by_kit.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
-    if urls and job.job.command:
-        why = "The addresses of the data sets that the script streams."
-        set_by_kit.append(Variable("KIT_DATA_URLS", json.dumps(urls), why))
-    if data_server and job.job.streamed:
-        why = "The server of these data sets, and the secret with the key that it wants."
-        set_by_kit.append(Variable("KIT_DATA_SERVER", data_server, why))
-        set_by_kit.append(Variable("KIT_KEY", Word(KEY)))
-    if job.job.secrets:
-        names = ",".join(secret.name for secret in job.job.secrets)
-        why = "The launcher sets these variables from files in /run/secrets."
-        set_by_kit.append(Variable(SECRETS, names, why))
-    # The built-in training has no other writable home.
-    set_by_kit += default_variables(
-        user_of_training(job.job) or ("" if job.job.command else NOBODY), variables
-    )
-    return (*set_by_kit, *(Variable(name, value) for name, value in variables.items()))
 
 
 def _metrics(port: int | None) -> tuple[Port, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 
-from kit.errors import Loc
+from kit.addresses import endpoint
 from kit.model import DataSet, Host, Limits, Package, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
-from kit.values import endpoint
+from kit.workload.settings import Config, Environment, HealthCheck, Net, Port, Restart, Update
 from trainer.contract.bearer import KEY
 
 
@@ -47,119 +47,6 @@ class Role(StrEnum):
     def of(cls, name: str) -> Role | None:
         """Return the role of a part by its name, such as `train` or `train-on-pc1`."""
         return next((role for role in cls if f"{name}-".startswith(f"{role}-")), None)
-
-
-class Word(str):
-    """A value from kit that YAML reads as text without quotes."""
-
-    __slots__ = ()
-
-
-class Symbol(Enum):
-    """A value that each target writes in its own syntax.
-
-    All other values are final: a target passes the makers of parts the addresses at which hosts
-    meet. References for them would need a resolver in each target.
-    """
-
-    HOST = "the name of the host that the container runs on"
-    GPUS = "the GPUs that the container is given"
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable of the environment.
-
-    `why` is a comment in the rendered file. `own`: its value differs between groups of hosts.
-    """
-
-    name: str
-    value: str | Symbol
-    why: str = ""
-    own: bool = False
-
-
-Environment = tuple[Variable, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
-    """A command that fails when the container cannot work. Times are in seconds.
-
-    `start_interval`: Docker calls a task running after its first probe. At the usual interval that
-    came 30 s late, and every deploy waited for it.
-    """
-
-    command: tuple[str, ...]
-    interval: int = 30
-    timeout: int = 20
-    retries: int = 3
-    start_period: int = 120
-    start_interval: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A port of the host's network. The container listens on `inside`, or on the same number.
-
-    `loc` is its place in the user's file. `public`: clients outside the containers' network
-    reach it.
-    """
-
-    number: int
-    loc: Loc
-    public: bool
-    inside: int | None = None
-
-    @property
-    def fixed(self) -> bool:
-        """Whether no key of the file sets it."""
-        return not str(self.loc[-1]).endswith("port")
-
-    def written(self, number: object = "…") -> str:
-        """Return the port's key as the file has it, with another number."""
-        section, key = str(self.loc[0]), self.loc[-1]
-        return f"{section}: {{{key}: {number}}}" if self.loc[1:] else f"{section}: {number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """A file of the tree, mounted into a container at `target`."""
-
-    key: str
-    file: str
-    target: str
-
-
-class Net(Enum):
-    """The network of a container."""
-
-    CONTAINERS = "that of the target's containers, or the hosts' own where the plan says so"
-    HOST = "the host's own, under every target"
-    ALONE = "a network that reaches no other container"
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """When an ended container is started again: `always`, or after a failure, `most` times an hour.
-
-    `delay` is in seconds; Compose has its own, which grows.
-    """
-
-    always: bool = True
-    most: int = 0
-    delay: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """How Swarm replaces tasks: the old one always ends first, as it holds a GPU, port or volume.
-
-    `at_once`: all tasks together, not one after the other. `pause`: a failure ends the update.
-    """
-
-    at_once: bool = False
-    pause: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +90,8 @@ class Part:
     read_only: bool = False
     keyed: bool = False
     network: Net = Net.CONTAINERS
-    restart: Restart = Restart()
-    update: Update = Update()
+    restart: Restart = field(default_factory=Restart)
+    update: Update = field(default_factory=Update)
     everywhere: bool = False
     open_files: bool = False
     runs_tmp: bool = False

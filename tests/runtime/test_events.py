@@ -15,6 +15,7 @@ from kit.errors import KitError
 from kit.runtime.event_log import MORE, TAIL, EventLog, Source, last_lines
 from kit.runtime.events import GONE, Reader, is_event, split, with_note
 from kit.runtime.status import HostStatus, LogLine, State
+from trainer.contract.event_lines import line
 from trainer.contract.events import (
     Alone,
     Begin,
@@ -38,7 +39,6 @@ from trainer.contract.events import (
     Stopped,
     Unmoved,
     Untaught,
-    line,
 )
 
 BEGIN = Begin(epochs=10, steps=40, world_size=3)

@@ -13,22 +13,13 @@ from kit.errors import KitError
 from kit.runtime.events import Reader
 from kit.runtime.status import LogLine, State
 from kit.runtime.steps import Step
-from kit.targets.compose.containers import Container
-from kit.targets.compose.decide import (
-    DeleteCheckpoints,
-    End,
-    HostState,
-    HostStep,
-    Pull,
-    Remove,
-    Start,
-    decide,
-)
+from kit.targets.compose.containers import Container, HostState
+from kit.targets.compose.decide import DeleteCheckpoints, End, HostStep, Pull, Remove, Start, decide
 from kit.targets.compose.observe import container, ports
 from kit.targets.compose.status import job_status, silent_host, silent_statuses
 from kit.workload.types import Kind, Role, Workload
 from tests.sandbox import JOB, SERVER, Project
-from trainer.contract import events
+from trainer.contract import event_lines, events
 
 INVENTORY = """\
 cluster: lab
@@ -522,7 +513,7 @@ def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
         events.Member(rank=0, local_rank=0, world_size=3),
         events.Saved(checkpoint="step-00000015", epoch=1, step=15),
     ):
-        reader.read(LogLine("j", "pc1", events.line(event), 0))
+        reader.read(LogLine("j", "pc1", event_lines.line(event), 0))
     status = job_status("j", [RUNNING, STORE], [silent_host("pc2", 2)], reader)
     assert status.message == "pc2 cannot be reached"
     assert [(host.host, host.processes, host.ranks) for host in status.hosts] == [

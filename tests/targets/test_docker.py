@@ -13,7 +13,8 @@ import pytest
 
 from kit.errors import KitError
 from kit.hosts import ssh
-from kit.hosts.docker import Docker, EngineError, engine_url
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker, engine_url
 from kit.model import Host
 from kit.targets.swarm import execute
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import KitError
-from kit.hosts.docker import EngineError
+from kit.hosts.connection import EngineError
 from kit.runtime.endings import as_failed
 from kit.runtime.status import HostStatus, JobStatus, State
 from kit.runtime.steps import Step

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tests.ports import free_port
 from tests.warm import warm_python
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.job import SECTIONS
 from trainer.contract.mark import MARK
 from trainer.contract.programs import PROGRAMS, join
@@ -137,7 +137,7 @@ class Task:
         whole, _, _ = self.log.read_text().rpartition("\n")
         lines = re.sub(r"^\[rank\d+\]: ", "", whole, flags=re.MULTILINE)
         marked = [line for line in lines.splitlines() if line.startswith(MARK)]
-        found = [event for event in map(events.parse, marked) if event is not None]
+        found = [event for event in map(event_lines.parse, marked) if event is not None]
         assert len(found) == len(marked), marked
         return found
 

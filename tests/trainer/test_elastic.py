@@ -15,8 +15,8 @@ from tests.trainer.hosts import wait_until
 from tests.trainer.interleavings import Cluster, Scripts, WrongError, place, walk
 from trainer.core.live_state import Claim
 from trainer.elastic import pulse
-from trainer.elastic.agent import stands_still
 from trainer.elastic.pulse import Activity, Beat, Patience
+from trainer.elastic.workers import stands_still
 from trainer.group import decisions
 from trainer.group.decisions import TRAINING, Decisions
 from trainer.group.knowledge import Knowledge, natural

@@ -17,8 +17,9 @@ from sklearn.datasets import load_digits
 from tests.trainer.hosts import DEADLINE, ROOT
 from tests.trainer.small import settings
 from trainer.data.crops import Crops
+from trainer.data.decoding import decode
 from trainer.data.files import CIFAR10_FOLDERS, MNIST_FILES, DataMissingError, find_files
-from trainer.data.images import ImageFiles, decode
+from trainer.data.images import ImageFiles
 from trainer.data.load import load_data
 from trainer.data.pictures import View
 from trainer.data.samples import DamagedError, DataError

@@ -32,6 +32,7 @@ from tests.trainer.hosts import (
     wait_until,
     write_job,
 )
+from trainer.contract.event_lines import line, parse
 from trainer.contract.events import (
     KINDS,
     Begin,
@@ -48,8 +49,6 @@ from trainer.contract.events import (
     Serving,
     Started,
     Stopped,
-    line,
-    parse,
 )
 from trainer.contract.mark import MARK, VERSION
 from trainer.core.live import event_seconds

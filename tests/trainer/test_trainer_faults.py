@@ -20,7 +20,7 @@ from tests.trainer.hosts import (
     write_job,
     write_programs,
 )
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.core.norms import Norms
 from trainer.parallel.equality import fingerprint
 
@@ -285,7 +285,7 @@ def test_an_image_with_an_old_python_is_told_at_once(tmp_path: Path, mounted: bo
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("launch: error: this image has Python 3.8, and kit's launcher")
-    failed = events.parse(done.stdout.strip())
+    failed = event_lines.parse(done.stdout.strip())
     assert isinstance(failed, events.Failed)
     assert failed.kind == "input"
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.ports import free_port
 from tests.trainer.hosts import wait_until, write_programs
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.mark import MARK
 from trainer.launcher.keeper.keeper import LOOK
 
@@ -180,7 +180,7 @@ def test_a_host_that_was_away_gets_what_was_written_without_it(
     n1.start()
     assert meet(*every) == ["", "", ""]
     assert [host.content() for host in every] == ["without n1"] * 3
-    kept = [events.parse(line) for line in n2.said.splitlines() if line.startswith(MARK)]
+    kept = [event_lines.parse(line) for line in n2.said.splitlines() if line.startswith(MARK)]
     assert isinstance(kept[-1], events.Kept)
     assert (kept[-1].host, kept[-1].version, kept[-1].files) == (
         "n2",

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kit.workload.training import FAULT_VARIABLES
+from kit.workload.variables import FAULT_VARIABLES
 from tests.ports import free_port
 from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job, write_programs
 from trainer.core.torch_version import torch_fault
@@ -255,7 +255,7 @@ OWN = [
 def test_all_addresses_of_a_card_are_found_not_only_its_first() -> None:
     root = [] if os.geteuid() == 0 else ["--map-root-user"]
     code = (
-        "import json, sys, trainer.launcher.network as n, trainer.bench.probe as p\n"
+        "import json, sys, trainer.launcher.interfaces as n, trainer.bench.links as p\n"
         "print(json.dumps([n.interface_addresses(), [p.interface_of(a) for a in sys.argv[1:]]]))"
     )
     addresses = [address for address, _ in OWN]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kit.report.record import Run, lines_of, read_run
-from kit.report.view import event_rows
+from kit.report.record import Run
+from kit.report.record_lines import lines_of, read_run
+from kit.report.run_view import event_rows
 from tests.trainer.hosts import ENDLESS, PACE, ROOT, hosts, kill, wait_until, write_job
 from trainer.contract import events
 from trainer.record import files

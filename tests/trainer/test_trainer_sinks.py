@@ -13,7 +13,7 @@ from torch import distributed
 
 from tests.trainer.hosts import write_job
 from trainer.checkpoints.format import Progress
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.mark import MARK
 from trainer.core.figures import measure, place_of
 from trainer.core.job import load_job
@@ -64,7 +64,7 @@ def test_each_sink_has_an_epoch_once(
         assert (epochs, printed) == ([], [])
         assert not [*tmp_path.glob("metrics.jsonl"), *tmp_path.glob("tensorboard")]
         return
-    [epoch], [event] = epochs, [each for each in map(events.parse, printed) if each]
+    [epoch], [event] = epochs, [each for each in map(event_lines.parse, printed) if each]
     [line] = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert isinstance(event, events.Epoch)
     for found in (epoch, line, vars(event)):

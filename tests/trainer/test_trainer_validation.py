@@ -18,7 +18,7 @@ from tests.trainer.hosts import write_job
 from tests.trainer.test_trainer_checkpoint import parameters
 from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.job import Train
 from trainer.core.best import best_weights
 from trainer.core.job import load_job
@@ -154,7 +154,7 @@ def test_the_test_is_measured_once_at_the_end(run: Run, tmp_path: Path) -> None:
     assert epochs[-1]["best"] == folder_name(best["step"])
     assert tested["accuracy"] * 360 == pytest.approx(round(tested["accuracy"] * 360))
     assert end["accuracy"] == tested["accuracy"]
-    found = [event for line in lines if (event := events.parse(line))]
+    found = [event for line in lines if (event := event_lines.parse(line))]
     last = [event for event in found if isinstance(event, events.Epoch)][-1]
     assert last.accuracy == tested["accuracy"]
     assert any(f"tested {epochs[-1]['best']}, the best of the validation, once" in x for x in lines)

@@ -14,7 +14,8 @@ from tests.trainer.small import settings
 from tests.vision.test_preparation import photograph
 from tests.vision.test_training import draw_pictures, launch
 from trainer.contract import events
-from trainer.data.images import Decoder, ImageFiles, jpeg_content
+from trainer.data.decoding import jpeg_content
+from trainer.data.images import Decoder, ImageFiles
 from trainer.data.load import load_data
 from trainer.data.samples import DataError
 from trainer.vision.gpu import GpuDecoder, gpu_decoder

@@ -1,26 +1,17 @@
-"""Events: lines that containers print for programs, each a JSON object behind a mark.
-
-    [rank0]: @kit {"v": 1, "event": "saved", "time": 1790000000.5, "checkpoint": "step-00000300", …}
+"""Events: what containers tell programs. event_lines.py prints and reads them.
 
 Lines for people may change at any time; events may not. The version in mark.py rises when a reader
 of old events would misread new ones. New events and new fields do not raise it: readers ignore
 unknown ones.
 
 Each event has all that is known of its subject, so that a reader can begin anywhere in a log:
-`Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute. Two modules
-write events: trainer/output.py, for the training and the server, and trainer/launcher/output.py,
-for the launcher and the keeper. `kit.runtime.events` reads them.
+`Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import time as clock
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
-
-from trainer.contract.mark import MARK, VERSION, marked
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, dataclass_transform
 
 FailureClass = Literal[
     "input",  # The job file, the environment or the script is wrong: a restart repeats it.
@@ -36,8 +27,11 @@ FailureClass = Literal[
     "worker",  # A process ended by itself, with an exit code.
     "killed",  # A process was ended by a signal.
 ]
+KINDS: dict[str, type[Event]] = {}
+"""The events by name."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """The base of all events; `time` is in seconds since 1970, by the clock of the host."""
@@ -45,8 +39,11 @@ class Event:
     NAME: ClassVar[str]
     time: float = 0.0
 
+    def __init_subclass__(cls) -> None:
+        """Make it a frozen dataclass, and one of the kinds."""
+        KINDS[cls.NAME] = dataclass(frozen=True, kw_only=True)(cls)
 
-@dataclass(frozen=True, kw_only=True)
+
 class Started(Event):
     """The launcher or the server begins in a container; a server repeats it among its other lines.
 
@@ -58,7 +55,6 @@ class Started(Event):
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fetch(Event):
     """The launcher waits for a data set that the host's data agent fetches.
 
@@ -76,7 +72,6 @@ class Fetch(Event):
     peers: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Member(Event):
     """A worker has its rank in the world; the launcher prints it for each worker, every minute.
 
@@ -94,7 +89,6 @@ class Member(Event):
     failure: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Restart(Event):
     """The launcher reports that a host's workers were restarted; `restarts` counts from 1.
 
@@ -106,7 +100,6 @@ class Restart(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Begin(Event):
     """Rank 0 reports that the training begins; `steps` are the job's steps at this world size."""
 
@@ -116,7 +109,6 @@ class Begin(Event):
     world_size: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
     """The training resumes from a checkpoint of `epoch` whole epochs and `step` steps."""
 
@@ -126,7 +118,6 @@ class Resumed(Event):
     checkpoint: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
     """The training goes on in another group of processes, without a checkpoint; from rank 0.
 
@@ -144,7 +135,6 @@ class Regrouped(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Progress(Event):
     """The progress of the training, from rank 0: at most every second, every ten in long runs.
 
@@ -179,7 +169,6 @@ class Progress(Event):
     mfu: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Epoch(Progress):
     """An epoch is complete and evaluated; if a checkpoint was due, its writing has begun.
 
@@ -194,7 +183,6 @@ class Epoch(Progress):
     class_samples: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pace(Event):
     """The mean time of a rank's newest steps, from each rank: at most every 10 s.
 
@@ -212,7 +200,6 @@ class Pace(Event):
     exchange_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """A checkpoint is on the disk of rank 0's host."""
 
@@ -222,7 +209,6 @@ class Saved(Event):
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Kept(Event):
     """A host has made a version of the files of `checkpoint: {files: …}`, which a script wrote.
 
@@ -236,7 +222,75 @@ class Kept(Event):
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+class Hung(Event):
+    """A worker stands still and the others go on without its host, until it goes on or is killed.
+
+    `seconds` have passed since it was told to leave the group.
+    """
+
+    NAME = "hung"
+    local_rank: int
+    seconds: float
+
+
+class Alone(Event):
+    """The processes of a host are in no group with others of the script, `seconds` after its start.
+
+    With several hosts, these are processes of other hosts. Repeated every minute until they are.
+    """
+
+    NAME = "alone"
+    seconds: float
+
+
+class Grouped(Event):
+    """The processes of a host that were alone have formed a group."""
+
+    NAME = "grouped"
+    seconds: float
+
+
+class Silent(Event):
+    """A rank of a script has done nothing for `seconds`; repeated every minute until it does.
+
+    It has printed no line, its host has made no version of its files, and its processor and its GPU
+    were idle.
+    """
+
+    NAME = "silent"
+    rank: int
+    seconds: float
+
+
+class Spoke(Event):
+    """A rank that was silent does something again."""
+
+    NAME = "spoke"
+    rank: int
+
+
+class Unmoved(Event):
+    """The last `steps` have not changed the weights; repeated every 100 steps.
+
+    Their losses or gradients were not finite. 0: they move again. `scale` is that of the loss with
+    fp16, else 0.
+    """
+
+    NAME = "unmoved"
+    steps: int
+    scale: float = 0.0
+
+
+class Untaught(Event):
+    """The training learns nothing, or its model is no better than one answer for all samples.
+
+    After each epoch of which that is true, if the job goes on then, and at the end.
+    """
+
+    NAME = "untaught"
+    message: str
+
+
 class Stopped(Event):
     """The ranks have agreed to stop, and have saved."""
 
@@ -246,7 +300,6 @@ class Stopped(Event):
     checkpoint: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Failed(Event):
     """A rank, a launcher or a server ends because of a failure; `message` is one line.
 
@@ -262,83 +315,6 @@ class Failed(Event):
     host: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hung(Event):
-    """A worker stands still and the others go on without its host, until it goes on or is killed.
-
-    `seconds` have passed since it was told to leave the group.
-    """
-
-    NAME = "hung"
-    local_rank: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alone(Event):
-    """The processes of a host are in no group with others of the script, `seconds` after its start.
-
-    With several hosts, these are processes of other hosts. Repeated every minute until they are.
-    """
-
-    NAME = "alone"
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grouped(Event):
-    """The processes of a host that were alone have formed a group."""
-
-    NAME = "grouped"
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Silent(Event):
-    """A rank of a script has done nothing for `seconds`; repeated every minute until it does.
-
-    It has printed no line, its host has made no version of its files, and its processor and its GPU
-    were idle.
-    """
-
-    NAME = "silent"
-    rank: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spoke(Event):
-    """A rank that was silent does something again."""
-
-    NAME = "spoke"
-    rank: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unmoved(Event):
-    """The last `steps` have not changed the weights; repeated every 100 steps.
-
-    Their losses or gradients were not finite. 0: they move again. `scale` is that of the loss with
-    fp16, else 0.
-    """
-
-    NAME = "unmoved"
-    steps: int
-    scale: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Untaught(Event):
-    """The training learns nothing, or its model is no better than one answer for all samples.
-
-    After each epoch of which that is true, if the job goes on then, and at the end.
-    """
-
-    NAME = "untaught"
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class LeftOut(Event):
     """A host takes no part in its training until a person releases it; repeated every minute."""
 
@@ -347,14 +323,12 @@ class LeftOut(Event):
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Released(Event):
     """A person has released a host that was left out."""
 
     NAME = "released"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Serving(Event):
     """A server answers with a checkpoint, and repeats it; `source` is where it was read."""
 
@@ -362,100 +336,3 @@ class Serving(Event):
     checkpoint: str
     replicas: int
     source: str = ""
-
-
-KINDS: dict[str, type[Event]] = {
-    kind.NAME: kind
-    for kind in (
-        Started,
-        Fetch,
-        Member,
-        Restart,
-        Begin,
-        Resumed,
-        Regrouped,
-        Progress,
-        Epoch,
-        Pace,
-        Saved,
-        Kept,
-        Hung,
-        Alone,
-        Grouped,
-        Silent,
-        Spoke,
-        Unmoved,
-        Untaught,
-        Stopped,
-        Failed,
-        LeftOut,
-        Released,
-        Serving,
-    )
-}
-
-
-def line(event: Event) -> str:
-    """Format an event as a line; numbers that are not finite become null."""
-    values = {name: _written(value) for name, value in asdict(event).items()}
-    values["time"] = round(event.time or clock.time(), 3)
-    return marked(event.NAME, values)
-
-
-def _written(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def parse(text: str) -> Event | None:
-    """Parse a line; None if it is not an event, or one unknown to this version.
-
-    Any script may print the mark: a malformed event is an ordinary line.
-    """
-    if not text.startswith(MARK):
-        return None
-    try:
-        content = json.loads(text[len(MARK) :])
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict) or content.get("v") != VERSION:
-        return None
-    kind = KINDS.get(content["event"]) if isinstance(content.get("event"), str) else None
-    return _read(kind, content) if kind else None
-
-
-def _read(kind: type[Event], content: dict[str, Any]) -> Event | None:
-    values: dict[str, Any] = {}
-    hints = _HINTS[kind]
-    for each in fields(kind):
-        if each.name in content:
-            value = content[each.name]
-            value = tuple(value) if isinstance(value, list) else value
-            if not _fits(value, hints[each.name]):
-                return None
-            values[each.name] = value
-    try:
-        return kind(**values)
-    except TypeError:  # A field without a default is missing.
-        return None
-
-
-_HINTS = {kind: get_type_hints(kind) for kind in KINDS.values()}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value from JSON has a field's type."""
-    options = get_args(hint)
-    if hint == tuple[str, ...]:
-        return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-    if get_origin(hint) is dict:
-        names, values = options
-        return isinstance(value, dict) and all(
-            _fits(name, names) and _fits(each, values) for name, each in value.items()
-        )
-    if get_origin(hint) is Literal:
-        return value in options
-    if options:
-        return any(_fits(value, each) for each in options)
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is hint  # The exact type: in Python a bool is also an int.

@@ -1,7 +1,8 @@
 """The keys of a job of the built-in training: the type, default, bounds and meaning of each.
 
 kit checks YAML and prints the JSON Schema with them; the trainer reads the job file with them. A
-new key needs only a field here and its use. The rules between keys are in rules.py.
+new key needs only a field and its use. The keys of `train:` are here, in samples.py and in
+optimization.py. The rules between keys are in rules.py.
 
 A job file has the keys of a section in this order; keys that are None are left out. Those of the
 recipe (recipes.py) get their values where a job is made: a job file has all of them.
@@ -14,128 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainer.contract.keys import Only, key
-from trainer.contract.models import CROPPED, PHOTOGRAPHS
+from trainer.contract.optimization import OptimizationKeys
 from trainer.contract.recipes import filled
+from trainer.contract.samples import AugmentationKeys, SampleKeys
 
-BYTES = 256
-"""Tokens of byte-pair encoding before it is trained, besides the one between documents."""
-VOCABULARY = 8192
-"""Tokens that are trained if a job does not say how many."""
-
-
-OF_PHOTOGRAPHS = Only("train.dataset", PHOTOGRAPHS, "is for `dataset: folder` and shards")
-OF_CROPPED = Only("train.dataset", CROPPED, f"is for {', '.join(CROPPED)}")
-OF_TEXTS = Only("train.dataset", ("text",), "is for `dataset: text`")
 LOCAL_MODES = ("local_sgd", "diloco")
 LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train:
-    """The built-in training."""
+class ModelKeys:
+    """The model, and the weights it begins with."""
 
-    dataset: str = key(
-        form="data set",
-        examples=("digits", "mymodel:data"),
-        description="One of the trainer's data sets, or `module:function` in your own Python code",
-    )
-    path: str = key(
-        "",
-        form="data path",
-        optional=True,
-        examples=("flowers",),
-        description="For folder, shards and text: path below the data folder",
-    )
-    url: str | None = key(
-        None,
-        examples=("http://pc1:8080/imagenet",),
-        description="For shards: address of their folder; each host fetches shards shortly before "
-        "their use. Instead of `path`",
-    )
-    cache_gib: int | None = key(
-        None,
-        ge=1,
-        examples=(100,),
-        description="For shards with a `url`: maximum size of the shards that a host keeps; "
-        "default: 32",
-        only=Only("train.url", (), "is for shards with a `url`"),
-    )
-    image_size: int = key(
-        32,
-        ge=8,
-        le=1024,
-        examples=(32,),
-        description="For folder and shards: kit scales the images to this number of pixels a side; "
-        "a multiple of 4, except for models of torchvision",
-    )
-    test_image_size: int | None = key(
-        None,
-        ge=8,
-        le=1024,
-        examples=(224,),
-        description="For folder and shards: pixels a side of test images; default: `image_size`",
-        only=OF_PHOTOGRAPHS,
-    )
-    test_resize: int | None = key(
-        None,
-        ge=8,
-        le=2048,
-        examples=(232,),
-        description="For folder and shards: resize the shorter side of test images to this number "
-        "of pixels, then crop the centre; default: scale the shorter side to `test_image_size`",
-        only=OF_PHOTOGRAPHS,
-    )
-    test_transform: Literal["weights"] | None = key(
-        None,
-        description="For `weights` by name: resize, crop and normalise test images as torchvision "
-        "does for these weights. Instead of `test_resize` and `test_image_size`",
-        only=OF_PHOTOGRAPHS,
-    )
-    interpolation: Literal["bilinear", "bicubic"] | None = key(
-        None,
-        description="For folder and shards: interpolation of crops, policies and `test_resize`; "
-        "default: bilinear, for policies nearest",
-        only=OF_PHOTOGRAPHS,
-    )
-    crop_scale: float | None = key(
-        None,
-        gt=0,
-        le=1,
-        examples=(0.35,),
-        description="For folder and shards: smallest fraction of an image's area in a random crop; "
-        "default: 0.08",
-        only=OF_PHOTOGRAPHS,
-    )
-    decode: Literal["cpu", "gpu"] | None = key(
-        None,
-        description="For folder and shards: gpu decodes and augments the JPEG files of the "
-        "training on the GPU; default: cpu",
-        only=OF_PHOTOGRAPHS,
-    )
-    context: int = key(
-        64, ge=8, le=4096, description="For text: characters or tokens in a sample", only=OF_TEXTS
-    )
-    tokenizer: str | None = key(
-        None,
-        form="data path",
-        examples=("bpe", "gpt2/tokenizer.json"),
-        description="For text: `bpe` trains byte-pair encoding on the text; otherwise the path of "
-        "a trained tokenizer.json below the data folder. Default: characters",
-    )
-    vocabulary: int | None = key(
-        None,
-        ge=BYTES + 1,
-        le=2**20,
-        examples=(VOCABULARY,),
-        description=f"For `tokenizer: bpe`: number of tokens; default: {VOCABULARY}",
-        only=Only("train.tokenizer", ("bpe",), "is for `tokenizer: bpe`"),
-    )
-    separator: str | None = key(
-        None,
-        examples=("<|endoftext|>",),
-        description="For text as tokens: the line between two documents in a file *.txt; default: "
-        "each file is a document",
-    )
     model: str = key(
         form="model",
         examples=("cnn", "torchvision/resnet50", "mymodel:build"),
@@ -174,178 +65,12 @@ class Train:
         description="Layers that are not trained, each with all layers inside it; `backbone`: all "
         "except the last layer",
     )
-    epochs: int = key(ge=1, examples=(10,))
-    batch_size: int = key(ge=1, examples=(256,), description="Samples per GPU in each micro-step")
-    accumulation: int = key(
-        1,
-        ge=1,
-        description="Micro-steps per optimizer step: the global batch is `batch_size` x ranks x "
-        "`accumulation`",
-    )
-    global_batch: int | None = key(
-        None,
-        ge=1,
-        examples=(768,),
-        description="Samples per optimizer step for any number of hosts: ranks take the necessary "
-        "number of micro-steps of at most `batch_size`. Instead of `accumulation`",
-    )
-    optimizer: Literal["sgd", "adam", "adamw"] = key(
-        None,
-        description="Default: from the model's recipe; sgd if the job sets a learning rate, for "
-        "gpt adamw",
-    )
-    learning_rate: float = key(
-        None,
-        gt=0,
-        examples=(0.1,),
-        description="Highest learning rate, for a global batch of `rate_batch`; default: from the "
-        "model's recipe",
-    )
-    rate_batch: int | None = key(
-        None,
-        ge=1,
-        examples=(768,),
-        description="Global batch for which `learning_rate` is valid. For another one, for example "
-        "after the loss of a host, kit scales the rate: linearly for sgd, by the square root for "
-        "adam and adamw. Default: from the recipe; none if the job sets a learning rate",
-    )
-    rate_limit: float | None = key(
-        None,
-        gt=0,
-        examples=(3.2,),
-        description="With `rate_batch`: maximum of the scaled learning rate; default: from the "
-        "recipe; none if the job sets a learning rate",
-    )
-    nesterov: bool | None = key(None, description="For sgd: Nesterov momentum; default: true")
-    beta1: float | None = key(
-        None,
-        ge=0,
-        lt=1,
-        examples=(0.9,),
-        description="For adam and adamw: decay of the mean of the gradients; default: from the "
-        "model's recipe, or 0.9",
-    )
-    beta2: float | None = key(
-        None,
-        ge=0,
-        lt=1,
-        examples=(0.95,),
-        description="For adam and adamw: decay of the mean of the squared gradients; default: from "
-        "the model's recipe, or 0.999",
-    )
-    weight_decay: float = key(
-        None,
-        ge=0,
-        examples=(0.0005,),
-        description="Weight decay of matrices and convolutions, not of normalisation layers, "
-        "biases and embeddings; default: from the model's recipe",
-    )
-    norm_weight_decay: float | None = key(
-        None,
-        ge=0,
-        examples=(0.0005,),
-        description="Weight decay of normalisation layers; default: 0, for airbench `weight_decay`",
-    )
-    bias_weight_decay: float | None = key(
-        None,
-        ge=0,
-        examples=(0.0005,),
-        description="Weight decay of other layers' biases; default: 0, for airbench `weight_decay`",
-    )
-    schedule: Literal["constant", "cosine", "triangle"] = key(
-        None,
-        description="cosine: decreases to `final_rate`. triangle: rises linearly, then decreases "
-        "linearly to the end. Default: from the model's recipe, mostly cosine",
-    )
-    final_rate: float | None = key(
-        None,
-        ge=0,
-        lt=1,
-        examples=(0.1,),
-        description="For cosine: final fraction of the learning rate; default: 0.1 for gpt, else 0",
-    )
-    warm_up: float | None = key(
-        None,
-        ge=0,
-        examples=(0.05,),
-        description="The learning rate rises linearly: 1 or more is a number of steps, below 1 a "
-        "fraction of the training, 0 no warm-up; default: from the model's recipe, mostly 0.05",
-    )
-    warm_up_start: float | None = key(
-        None,
-        gt=0,
-        lt=1,
-        examples=(0.01,),
-        description="With `warm_up`: fraction of the learning rate at its start; default: 0",
-    )
-    clip_norm: float | None = key(
-        None,
-        ge=0,
-        examples=(1.0,),
-        description="Maximum L2 norm of a step's gradients, over all parameters; 0: no limit; "
-        "default: from the model's recipe",
-    )
-    label_smoothing: float = key(0.0, ge=0, lt=1)
-    ema: bool = key(
-        False,
-        description="Lookahead: every five steps, reset the weights to their moving average",
-    )
-    ema_decay: float | None = key(
-        None,
-        ge=0,
-        lt=1,
-        examples=(0.99998,),
-        description="Test, save and serve an exponential moving average of the weights; the "
-        "training does not change. As in torchvision's recipes, a step keeps 1 - (1 - ema_decay) x "
-        "global batch / `epochs`",
-    )
-    flip_at_test: bool = key(
-        False,
-        description="For fashion_mnist, cifar10, cifar100, folder and shards: average the outputs "
-        "of each test image and its mirror image",
-    )
-    augmentation: Literal["auto", "rand", "trivial"] | None = key(
-        None,
-        description="For folder and shards: a policy of torchvision (AutoAugment, RandAugment or "
-        "TrivialAugmentWide), on random crops",
-        only=OF_PHOTOGRAPHS,
-    )
-    mirror: bool | None = key(
-        None,
-        description="For cifar10, cifar100, folder and shards: mirror half of the training images. "
-        "Right for photographs, wrong for signs and scripts. Default: false for folder and shards, "
-        "otherwise true",
-        only=OF_CROPPED,
-    )
-    repeated_augmentation: int | None = key(
-        None,
-        ge=2,
-        le=16,
-        examples=(4,),
-        description="For folder and shards: each epoch has N augmented copies each of 1/N of the "
-        "images",
-        only=OF_PHOTOGRAPHS,
-    )
-    random_erasing: float | None = key(
-        None,
-        gt=0,
-        le=1,
-        examples=(0.1,),
-        description="For images: fraction of the training images in which a random box is erased",
-    )
-    mixup: float | None = key(
-        None,
-        gt=0,
-        examples=(0.2,),
-        description="For images: mix pairs of training images; alpha of the distribution of the "
-        "mixing ratio. With `cutmix`, each batch gets one of the two at random",
-    )
-    cutmix: float | None = key(
-        None,
-        gt=0,
-        examples=(1.0,),
-        description="For images: paste boxes of training images into others; alpha as for `mixup`",
-    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(AugmentationKeys, OptimizationKeys, ModelKeys, SampleKeys):
+    """The built-in training."""
+
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto",
         description="auto depends on the oldest GPU: fp16 for Volta and Turing, bf16 from Ampere "

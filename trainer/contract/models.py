@@ -1,4 +1,4 @@
-"""Names of models and weights, and the sizes of torchvision's inputs, without torchvision itself.
+"""Names of data sets, models and weights, and the sizes of inputs, without torchvision itself.
 
 Only the trainer can check whether torchvision has a model of a name (trainer/vision).
 """
@@ -18,9 +18,18 @@ DATASETS = (
 )
 """The data sets that trainer/data loads."""
 PHOTOGRAPHS = ("folder", "shards")
+"""Data sets of images in files, of any size."""
 CROPPED = ("cifar10", "cifar100", *PHOTOGRAPHS)
 """Data sets of coloured images, which are shifted, or cropped at random."""
-"""Data sets of images in files, of any size."""
+SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
+"""Pixels a side; images of a folder are resized to `image_size`."""
+OWN_DATA = ("folder", "shards", "text")
+"""The user's own data sets, at a path. Their classes or characters are counted in the data, and
+determine the number of the model's parameters."""
+MIRRORED = ("fashion_mnist", "cifar10", "cifar100", *PHOTOGRAPHS)
+"""Data sets whose images keep their class when they are mirrored; digits do not."""
+DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")
+"""Data sets that torchvision can download."""
 PREFIX = "torchvision/"
 NAME = r"torchvision/[a-z][a-z0-9_]*"
 LAYER = r"\w+(\.\w+)*"

@@ -1,4 +1,4 @@
-"""The programs that kit mounts into images without the trainer: one file each, joined from modules.
+"""The programs that kit runs in images without the trainer: one file each, joined from modules.
 
 A module imports only from those before it, and by `from … import …`. No name is defined in two
 modules of a program. So one file with the text of all modules does the same; tests hold these
@@ -16,8 +16,8 @@ PROGRAMS = {
         *("launcher/errors.py", "launcher/program.py", "launcher/settings.py"),
         *("launcher/process.py", "launcher/waiting.py", "launcher/container.py"),
         *("launcher/disk.py", "launcher/data_sets.py", "launcher/workspace.py"),
-        "launcher/network.py",
-        *("launcher/checks.py", "launcher/failures.py", "group/messages.py"),
+        *("launcher/interfaces.py", "launcher/network.py", "launcher/checks.py"),
+        *("launcher/failures.py", "group/messages.py"),
         *("group/knowledge.py", "group/decisions.py", "group/server.py", "launcher/rounds.py"),
         *("launcher/script_files.py", "launcher/metrics.py", "launcher/worker.py"),
         *("launcher/connections.py", "launcher/silence.py", "launcher/torchrun.py"),
@@ -31,6 +31,9 @@ PROGRAMS = {
         *("launcher/keeper/files.py", "launcher/keeper/messages.py"),
         *("launcher/keeper/transfer.py", "launcher/keeper/meeting.py"),
         *("launcher/keeper/keeper.py", "launcher/keeper/main.py"),
+    ),
+    "probe.py": (
+        *("bench/__init__.py", "launcher/interfaces.py", "bench/links.py", "bench/probe.py"),
     ),
 }
 """The modules of each program, below the trainer's folder. The docstring of the first describes the

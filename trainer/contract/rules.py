@@ -1,7 +1,7 @@
 """The rules between the keys of a job, for YAML and for the job file.
 
 A rule that reads a key without a valid value reports nothing. Those for images alone are in
-image_rules.py.
+image_rules.py, those of `parallel:` in parallel_rules.py.
 """
 
 from __future__ import annotations
@@ -11,29 +11,24 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 
-from trainer.contract import image_rules
-from trainer.contract.gpt import gpt_fault, gpt_of
-from trainer.contract.job import LOCAL_MODE, SECTIONS, Parallel
+from trainer.contract import image_rules, parallel_rules
+from trainer.contract.gpt import gpt_fault
+from trainer.contract.job import LOCAL_MODE, SECTIONS
 from trainer.contract.keys import about, section_name
 from trainer.contract.models import (
+    DOWNLOADED,
     LEAST_SIDE,
+    MIRRORED,
+    OWN_DATA,
     PHOTOGRAPHS,
+    SIDES,
     input_side,
     is_weights_name,
     of_torchvision,
 )
 from trainer.contract.own import is_own
+from trainer.contract.parallel_rules import parallel_of
 from trainer.contract.problem import Problem, Values, Written
-
-SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
-"""Pixels a side; images of a folder are resized to `image_size`."""
-OWN_DATA = ("folder", "shards", "text")
-"""The user's own data sets, at a path. Their classes or characters are counted in the data, and
-determine the number of the model's parameters."""
-MIRRORED = ("fashion_mnist", "cifar10", "cifar100", *PHOTOGRAPHS)
-"""Data sets whose images keep their class when they are mirrored; digits do not."""
-DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")
-"""Data sets that torchvision can download."""
 
 KEYS = tuple((section_name(kind), each) for kind in SECTIONS for each in fields(kind))
 """The section and the field of every key."""
@@ -314,82 +309,6 @@ def checkpoints_are_of_the_training(_: Values, written: Written) -> Iterator[Pro
         yield Problem("checkpoint", "keep", "counts versions of `files`", fix)
 
 
-def parallel_of(values: Values) -> Parallel:
-    """Return the section of the values of all keys."""
-    return Parallel(**{each.name: values[f"parallel.{each.name}"] for each in fields(Parallel)})
-
-
-PLAIN = {
-    "exchange.mode": "every_step",
-    "exchange.compression": "none",
-    "exchange.static_graph": False,
-    "train.ema": False,
-    "train.ema_decay": None,
-    "train.freeze": None,
-    "train.compile": False,
-    "train.balance": "even",
-    "faults.repeat_above": None,
-}
-"""Keys that need a whole model on each rank, with the values that do not."""
-
-
-def divided_training_is_plain(values: Values, _: Written) -> Iterator[Problem]:
-    """These keys need the whole model on each rank."""
-    if not parallel_of(values).used:
-        return
-    for name, usual in PLAIN.items():
-        if values[name] != usual:
-            section, key = name.split(".")
-            what = "needs the whole model on each rank, unlike `parallel:`"
-            yield Problem(section, key, what, "leave one of them out")
-    if values["train.precision"] == "fp16":
-        fix = "write bf16 or fp32, or leave one of them out"
-        yield Problem("train", "precision", "fp16 is not for `parallel:`", fix)
-
-
-def only_gpt_is_divided_inside(values: Values, _: Written) -> Iterator[Problem]:
-    """The trainer knows how the GPT's blocks are divided, but not other models'."""
-    wish = parallel_of(values)
-    for name in ("tensor", "pipeline"):
-        if (getattr(wish, name) or 1) > 1 and values["train.model"] != "gpt":
-            fix = "leave it out; `shard` divides any model"
-            yield Problem("parallel", name, "is for `model: gpt`", fix)
-
-
-def gpt_can_be_divided(values: Values, _: Written) -> Iterator[Problem]:
-    """Heads and blocks are not cut, and each stage of a pipeline has weights of its own."""
-    if values["train.model"] != "gpt" or gpt_fault(values["train.options"] or {}):
-        return
-    wish, gpt = parallel_of(values), gpt_of(values["train.options"])
-    tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
-    if gpt.heads % tensor:
-        what = f"{tensor} ranks can not share the model's {gpt.heads} heads evenly"
-        fix = f"use a divisor: {', '.join(str(n) for n in _divisors(gpt.heads))}"
-        yield Problem("parallel", "tensor", what, fix)
-    if pipeline > gpt.layers:
-        what = f"{pipeline} stages need as many blocks, the model has {gpt.layers}"
-        yield Problem("parallel", "pipeline", what, f"write `pipeline: {gpt.layers}` or less")
-    elif pipeline > 1 and gpt.tied:
-        what = "the first stage and the last have the same weights"
-        yield Problem("parallel", "pipeline", what, "write `options: {tied: false}` in `train:`")
-
-
-def stages_have_micro_steps(values: Values, _: Written) -> Iterator[Problem]:
-    """With fewer micro-batches than stages, some stages would never have work."""
-    stages, steps = values["parallel.pipeline"] or 1, values["train.accumulation"]
-    if stages > 1 and values["train.global_batch"] is not None:
-        what = "the micro-steps of a pipeline do not follow from the hosts"
-        yield Problem("train", "global_batch", what, "write `accumulation` instead")
-    elif stages > steps:
-        what = f"{stages} stages need as many micro-steps or more, not {steps}"
-        fix = f"write for example `accumulation: {4 * stages}` in `train:`"
-        yield Problem("parallel", "pipeline", what, fix)
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
-
-
 RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     keys_have_a_use,
     path_leads_to_own_data,
@@ -414,9 +333,6 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     comparisons_are_of_equal_ranks,
     files_are_of_a_script,
     checkpoints_are_of_the_training,
-    divided_training_is_plain,
-    only_gpt_is_divided_inside,
-    gpt_can_be_divided,
-    stages_have_micro_steps,
+    *parallel_rules.RULES,
     *image_rules.RULES,
 )

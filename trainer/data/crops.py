@@ -16,7 +16,7 @@ from trainer.contract.job import Train
 from trainer.data.shards import generator
 
 if TYPE_CHECKING:
-    from trainer.data.images import Transform
+    from trainer.data.decoding import Transform
 
 AUGMENTATION = 1  # A random stream of its own, independent of the order of samples.
 

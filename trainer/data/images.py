@@ -8,21 +8,20 @@ from __future__ import annotations
 import atexit
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from trainer.contract.words import some
-from trainer.data.pictures import View, opened
+from trainer.data.decoding import Member, Transform, decode, fault_of, jpeg_content
+from trainer.data.pictures import View
 from trainer.data.samples import DamagedError, DataError, Samples
 from trainer.data.shards import seed_of, seeded
 from trainer.data.workers import AHEAD, end_workers, outlive_the_stop, workers
@@ -31,18 +30,8 @@ Image.MAX_IMAGE_PIXELS = None  # The files are the user's own, and of any size.
 CHUNK = 32  # Images in one request to a worker.
 APART = 256
 TRANSFORM = 2  # A random stream of its own, independent of others with the same seed.
-ORIENTATION = 274  # EXIF's tag.
 SEARCH = 20.0  # Seconds to look for further damaged files: the other ranks wait meanwhile.
 BLOCK = 1024  # Pictures that are tried before the next look at the time.
-Transform = Callable[[Any], Any]
-"""Of an image of Pillow or, on a GPU, of a tensor uint8 [3, height, width]."""
-
-
-class Member(Protocol):
-    """An image in a larger file; its text names both."""
-
-    def open(self) -> IO[bytes]:
-        """Return its content; raises DataError."""
 
 
 class Request(NamedTuple):
@@ -114,47 +103,6 @@ class Decoding(Dataset[Any]):
             except DataError as error:
                 return Fault.of(error)
         return found
-
-
-def jpeg_content(file: Path | Member) -> Tensor | None:
-    """Read a JPEG file, uint8 [bytes], that a GPU decodes as the CPU does; None for others.
-
-    Those in CMYK, and those that EXIF turns, are for the CPU. Raises DataError.
-    """
-    try:
-        with file.open("rb") if isinstance(file, Path) else file.open() as stream:
-            content = stream.read()
-        with Image.open(BytesIO(content)) as image:
-            if image.format != "JPEG" or image.mode not in ("RGB", "L"):
-                return None
-            if image.getexif().get(ORIENTATION, 1) != 1:
-                return None
-    except DataError:
-        raise
-    except Exception as error:
-        raise _fault(file, error) from error
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def decode(file: Path | Member, view: View, transform: Transform | None = None) -> Tensor:
-    """Decode to uint8 [3, S, S]: transformed, or the centre crop; raises DataError."""
-    try:
-        with Image.open(file if isinstance(file, Path) else file.open()) as image:
-            if transform:  # Its smallest crops are a quarter of the image's side.
-                crop = np.array(transform(opened(image, 4 * view.side)))
-                return torch.from_numpy(crop).permute(2, 0, 1)
-            return torch.from_numpy(view.of(image))
-    except DataError:  # The image could not be read.
-        raise
-    except Exception as error:
-        raise _fault(file, error) from error
-
-
-def _fault(file: Path | Member, error: Exception) -> DataError:
-    """Return what an error means; its class depends on the format."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return DataError(f"{file} can not be read ({error.strerror})")
-    return DamagedError(f"{file} can not be decoded ({error})")
 
 
 class Requests(Sampler[Request]):
@@ -340,15 +288,6 @@ def all_damaged(images: ImageFiles, first: str) -> DamagedError:
             tried += len(block)
     rest = f"; {tried:,} of {len(images):,} pictures were tried" if tried < len(images) else ""
     return DamagedError(f"{some(dict.fromkeys(found))}; replace or delete what is damaged{rest}")
-
-
-def fault_of(file: Path | Member) -> str:
-    """Return why a picture cannot be decoded, or ""."""
-    try:
-        decode(file, View(1))
-    except DataError as error:
-        return str(error)
-    return ""
 
 
 def repeated(order: Tensor, copies: int) -> Tensor:

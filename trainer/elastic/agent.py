@@ -15,10 +15,8 @@ import signal
 import sys
 import tempfile
 import time
-from asyncio.subprocess import Process
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +27,12 @@ from trainer.elastic.policy import Policy
 from trainer.elastic.pulse import Patience
 from trainer.elastic.workers import Place, Worker, read_place
 from trainer.group.messages import LOST, Halt, Order, Report, encode
-from trainer.launcher.errors import FAILURE, LaunchError, guarded
+from trainer.launcher.errors import LaunchError, guarded
 from trainer.launcher.failures import exception_in, worker_failure
 from trainer.launcher.host_agent import HostAgent, run_host
 from trainer.launcher.output import emit, say
 from trainer.launcher.program import PROGRAM
 
-HUNG = 120.0
-"""Seconds in which a worker must leave an aborted group; then it is killed. It may compute for so
-long before it notices."""
-HUNG_STILL = 30.0
-"""The same for a worker that stands still."""
-WHERE = 2.0
-"""Seconds in an aborted group after which a worker that stands still is asked where."""
 EXIT = 1.0
 """Seconds in which processes that are about to exit do so."""
 REPEATED = 60.0
@@ -62,7 +53,7 @@ class Agent(HostAgent):
         super().__init__(environ, folder)
         self._program, self._policy = program, policy
         self._checkpoints = Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints")
-        self._workers = [Worker(local) for local in range(int(environ["KIT_NPROC"]))]
+        self._workers = [Worker(local, folder) for local in range(int(environ["KIT_NPROC"]))]
         self._halt: Halt | None = None
         self._out: Halt | None = None  # Why this host is left out.
         self._say_idle: float | None = None  # When to say that it is ready and in no group.
@@ -80,7 +71,7 @@ class Agent(HostAgent):
         while not self._over.done():
             began = time.monotonic()
             code = await self._run_worker(worker)
-            failure = self._request_of(worker)
+            failure = worker.take_request()
             worker.stopped, worker.aborted = False, None
             worker.patience, worker.still, worker.asked = Patience(), False, False
             worker.done = code == 0 and failure is None
@@ -101,22 +92,6 @@ class Agent(HostAgent):
     def _ends(self) -> bool:
         """Whether no worker shall be started any more."""
         return bool(self._signal or self._halt or self._out or self._order.kind == "end")
-
-    def _request_of(self, worker: Worker) -> Halt | None:
-        """Take the reason for which a worker wants to end for good."""
-        file = self._halt_file(worker)
-        content = file.read_text() if file.exists() else ""
-        file.unlink(missing_ok=True)
-        if not content:
-            return None
-        found = json.loads(content)
-        return Halt(found["kind"], found["message"], found.get("code", FAILURE))
-
-    def _halt_file(self, worker: Worker) -> Path:
-        return self._folder / f"halt-{worker.local_rank}"
-
-    def _pulse_file(self, worker: Worker) -> Path:
-        return self._folder / f"pulse-{worker.local_rank}"
 
     def _judge(self, failure: Halt) -> None:
         """Do with a failure what the job says."""
@@ -160,13 +135,13 @@ class Agent(HostAgent):
             "KIT_WORKERS": str(self._folder / "workers"),
             "KIT_AGENT": self._id,
             "KIT_LEFT": str(worker.place.left),
-            "KIT_HALT": str(self._halt_file(worker)),
-            "KIT_PULSE": str(self._pulse_file(worker)),
+            "KIT_HALT": str(worker.halt_file),
+            "KIT_PULSE": str(worker.pulse_file),
             "LOCAL_RANK": str(worker.local_rank),
             "LOCAL_WORLD_SIZE": str(len(self._workers)),
             "TORCHELASTIC_RESTART_COUNT": str(worker.starts),
         }
-        pulse.make(self._pulse_file(worker))
+        pulse.make(worker.pulse_file)
         process = await asyncio.create_subprocess_exec(
             *argv, env=environ, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
         )
@@ -300,7 +275,7 @@ class Agent(HostAgent):
             self._told_out = now
             self._tell_out()
         for worker in self._workers:
-            self._look_at(worker)
+            worker.look()
         self._tell_idle()
         if self._signal:
             self._try_to_end()
@@ -323,39 +298,6 @@ class Agent(HostAgent):
             self._say_idle = float("inf")
             say("is ready, and waits for a place in the group")
 
-    def _look_at(self, worker: Worker) -> None:
-        """See whether a process was stopped, or does not leave its group."""
-        if worker.process is None or worker.process.returncode is not None:
-            return
-        stopped = stands_still(worker.process.pid)
-        if stopped != worker.stopped:
-            worker.stopped = stopped
-            does = "was stopped by a signal" if worker.stopped else "goes on"
-            say(f"local rank {worker.local_rank} {does}")
-        if worker.stopped:  # It will leave its group as soon as it goes on.
-            place = worker.place
-            worker.place = replace(place, left=max(place.generation, place.left))
-        now = time.monotonic()
-        worker.patience.note(pulse.read(self._pulse_file(worker)), now)
-        worker.still = worker.inside and worker.patience.doubtful(now)
-        if worker.still:
-            worker.still = worker.patience.exhausted(pulse.look_at(worker.process.pid), now)
-        if worker.aborted:
-            self._urge(worker, worker.process, now - worker.aborted)
-
-    def _urge(self, worker: Worker, process: Process, waited: float) -> None:
-        """Ask a worker that does not leave an aborted group where it hangs; at last, kill it."""
-        name = f"local rank {worker.local_rank}"
-        if worker.still and waited > WHERE and not worker.asked:
-            worker.asked = True
-            say(f"{name} hangs; what its threads do, the last call first:")
-            process.send_signal(signal.SIGUSR2)
-            emit("hung", local_rank=worker.local_rank, seconds=round(waited, 1))
-        patience = HUNG_STILL if worker.still else HUNG
-        if waited > patience:
-            say(f"kills {name}: it has not left its group for {patience:.0f} s")
-            process.kill()
-
     def _try_to_end(self) -> None:
         """End once no worker is in a group; without a coordinator nobody lets them leave."""
         inside = [each for each in self._workers if each.inside]
@@ -365,14 +307,6 @@ class Agent(HostAgent):
             for worker in inside:
                 if worker.writer:
                     worker.writer.write(encode(Order("abort", worker.place.generation)))
-
-
-def stands_still(pid: int) -> bool:
-    """Whether a process was stopped by a signal or a debugger; one that is gone was not."""
-    with suppress(OSError):
-        stat = Path("/proc", str(pid), "stat").read_text()
-        return stat.rpartition(") ")[2][0] in "Tt"
-    return False
 
 
 def read_faults(job: Path) -> Faults:

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import time
 from asyncio.subprocess import Process
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
+from trainer.elastic import pulse
 from trainer.elastic.pulse import Patience
+from trainer.group.messages import Halt
+from trainer.launcher.errors import FAILURE
+from trainer.launcher.output import emit, say
+
+HUNG = 120.0
+"""Seconds in which a worker must leave an aborted group; then it is killed. It may compute for so
+long before it notices."""
+HUNG_STILL = 30.0
+"""The same for a worker that stands still."""
+WHERE = 2.0
+"""Seconds in an aborted group after which a worker that stands still is asked where."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,7 @@ class Worker:
     """A worker's process, and what it has said last."""
 
     local_rank: int
+    folder: Path  # The agent's own.
     process: Process | None = None
     place: Place = field(default_factory=Place)
     writer: asyncio.StreamWriter | None = None
@@ -75,3 +92,62 @@ class Worker:
     def inside(self) -> bool:
         """Whether it is in a group."""
         return not self.done and self.place.generation > self.place.left
+
+    @property
+    def halt_file(self) -> Path:
+        """Where it writes why it wants to end for good."""
+        return self.folder / f"halt-{self.local_rank}"
+
+    @property
+    def pulse_file(self) -> Path:
+        """Where it counts its exchanges."""
+        return self.folder / f"pulse-{self.local_rank}"
+
+    def take_request(self) -> Halt | None:
+        """Take the reason for which it wants to end for good."""
+        content = self.halt_file.read_text() if self.halt_file.exists() else ""
+        self.halt_file.unlink(missing_ok=True)
+        if not content:
+            return None
+        found = json.loads(content)
+        return Halt(found["kind"], found["message"], found.get("code", FAILURE))
+
+    def look(self) -> None:
+        """See whether the process was stopped, or does not leave its group."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        stopped = stands_still(self.process.pid)
+        if stopped != self.stopped:
+            self.stopped = stopped
+            does = "was stopped by a signal" if self.stopped else "goes on"
+            say(f"local rank {self.local_rank} {does}")
+        if self.stopped:  # It will leave its group as soon as it goes on.
+            self.place = replace(self.place, left=max(self.place.generation, self.place.left))
+        now = time.monotonic()
+        self.patience.note(pulse.read(self.pulse_file), now)
+        self.still = self.inside and self.patience.doubtful(now)
+        if self.still:
+            self.still = self.patience.exhausted(pulse.look_at(self.process.pid), now)
+        if self.aborted:
+            self._urge(self.process, now - self.aborted)
+
+    def _urge(self, process: Process, waited: float) -> None:
+        """If it does not leave an aborted group, ask where it hangs; at last, kill it."""
+        name = f"local rank {self.local_rank}"
+        if self.still and waited > WHERE and not self.asked:
+            self.asked = True
+            say(f"{name} hangs; what its threads do, the last call first:")
+            process.send_signal(signal.SIGUSR2)
+            emit("hung", local_rank=self.local_rank, seconds=round(waited, 1))
+        patience = HUNG_STILL if self.still else HUNG
+        if waited > patience:
+            say(f"kills {name}: it has not left its group for {patience:.0f} s")
+            process.kill()
+
+
+def stands_still(pid: int) -> bool:
+    """Whether a process was stopped by a signal or a debugger; one that is gone was not."""
+    with suppress(OSError):
+        stat = Path("/proc", str(pid), "stat").read_text()
+        return stat.rpartition(") ")[2][0] in "Tt"
+    return False

@@ -1,6 +1,5 @@
-"""This host's addresses and ports, and the connection to the rendezvous."""
+"""This host's interface and ports, and the connection to the rendezvous."""
 
-import ctypes
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -11,24 +10,6 @@ from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.output import say
 from trainer.launcher.settings import Settings, endpoint_text
 from trainer.launcher.waiting import until_answered
-
-# Where a socket address has its number, and the length of that (netinet/in.h).
-NUMBERS = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}
-
-
-class InterfaceAddress(ctypes.Structure):
-    """One address of one interface, as a link of the list of getifaddrs(3)."""
-
-
-InterfaceAddress._fields_ = [
-    ("next", ctypes.POINTER(InterfaceAddress)),
-    ("name", ctypes.c_char_p),
-    ("flags", ctypes.c_uint),
-    ("address", ctypes.c_void_p),
-    ("netmask", ctypes.c_void_p),
-    ("other_end", ctypes.c_void_p),
-    ("data", ctypes.c_void_p),
-]
 
 
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
@@ -55,29 +36,6 @@ def wait_for_rendezvous(settings: Settings) -> str:
         "is the rendezvous service running, and on the same network?",
         "rendezvous",
     )
-
-
-def interface_addresses() -> dict[str, str]:
-    """All addresses of this host, each with its interface, in the order of getifaddrs(3).
-
-    NCCL and gloo find interfaces with the same call, by the same names, and take the first address
-    of the one that they are told.
-    """
-    libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
-    found: dict[str, str] = {}
-    if libc.getifaddrs(ctypes.byref(first)) != 0:
-        return found
-    entry = first
-    while entry:
-        one = entry.contents
-        family = ctypes.c_ushort.from_address(one.address).value if one.address else 0
-        if family in NUMBERS:
-            start, length = NUMBERS[family]
-            number = ctypes.string_at(one.address + start, length)
-            found.setdefault(socket.inet_ntop(family, number), one.name.decode())
-        entry = one.next
-    libc.freeifaddrs(first)
-    return found
 
 
 def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:

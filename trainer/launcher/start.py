@@ -17,8 +17,9 @@ from trainer.launcher.container import available_cores, gpu_uuids, list_gpus
 from trainer.launcher.data_sets import fetch_data
 from trainer.launcher.disk import wait_for_room
 from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.interfaces import interface_addresses
 from trainer.launcher.last_failure import ask_what_has_failed
-from trainer.launcher.network import interface_addresses, pick_interface, wait_for_rendezvous
+from trainer.launcher.network import pick_interface, wait_for_rendezvous
 from trainer.launcher.output import emit, say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
 from trainer.launcher.program import PROGRAM

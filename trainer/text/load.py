@@ -7,7 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
-from trainer.contract.job import VOCABULARY, Train
+from trainer.contract.job import Train
+from trainer.contract.samples import VOCABULARY
 from trainer.data.files import DataMissingError, is_packed
 from trainer.data.samples import DataError, DataSet
 from trainer.output import say

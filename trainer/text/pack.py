@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.contract.job import BYTES, VOCABULARY
+from trainer.contract.samples import BYTES, VOCABULARY
 from trainer.data.files import DataMissingError, find_texts
 from trainer.data.samples import DataError
 from trainer.output import say, say_error

@@ -18,8 +18,7 @@ import torch
 from torchvision import datasets
 
 from trainer.contract.job import Train
-from trainer.contract.models import is_weights_name
-from trainer.contract.rules import DOWNLOADED
+from trainer.contract.models import DOWNLOADED, is_weights_name
 from trainer.contract.words import nearest
 from trainer.data.files import DataMissingError, DownloadError, find_files
 from trainer.output import say

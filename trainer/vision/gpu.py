@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision import io
 
-from trainer.data.images import Transform
+from trainer.data.decoding import Transform
 from trainer.data.shards import seeded
 from trainer.output import say
 

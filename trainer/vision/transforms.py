@@ -16,7 +16,7 @@ from trainer.vision.cache import named_weights
 from trainer.vision.classifiers import known_name
 
 if TYPE_CHECKING:
-    from trainer.data.images import Transform
+    from trainer.data.decoding import Transform
 
 POLICIES = {"auto": v2.AutoAugment, "rand": v2.RandAugment, "trivial": v2.TrivialAugmentWide}
 CROP_SCALE = 0.08

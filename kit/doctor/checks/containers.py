@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kit.doctor import codes
+from kit.doctor import codes, host_codes
 from kit.doctor.checks.docker import version_of
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding, note, ok, wrong
@@ -41,24 +41,24 @@ def _start(container: TrialContainer, wanted: Wanted) -> Iterator[Finding]:
     host, login = want.name, want.ssh
     if not wanted.images:
         evidence = "no job names an image: containers, ports and the MTU were not tried"
-        yield note(codes.START, host, evidence, "describe a job in jobs/")
+        yield note(host_codes.START, host, evidence, "describe a job in jobs/")
     elif not container.image:
         evidence = "it has no image of a job: containers, ports and the MTU were not tried"
-        yield note(codes.START, host, evidence, f"{login} docker pull {wanted.images[0]}")
+        yield note(host_codes.START, host, evidence, f"{login} docker pull {wanted.images[0]}")
     elif container.fault:
         run = f"{login} docker run --rm --entrypoint python3 {container.image} --version"
-        yield wrong(codes.START, host, container.fault, run)
+        yield wrong(host_codes.START, host, container.fault, run)
     else:
-        yield ok(codes.START, host)
+        yield ok(host_codes.START, host)
         yield from _limits(container, wanted)
         if container.gpus:
             evidence = (
                 f"a container with NVIDIA_VISIBLE_DEVICES=void has {container.gpus} GPU devices"
             )
             run = "look at /etc/nvidia-container-runtime/config.toml and CDI there"
-            yield wrong(codes.VOID, host, evidence, run)
+            yield wrong(host_codes.VOID, host, evidence, run)
         else:
-            yield ok(codes.VOID, host)
+            yield ok(host_codes.VOID, host)
 
 
 def _limits(container: TrialContainer, wanted: Wanted) -> Iterator[Finding]:
@@ -70,27 +70,30 @@ def _limits(container: TrialContainer, wanted: Wanted) -> Iterator[Finding]:
     if container.files < OPEN_FILES:
         evidence = f"a container may open {container.files} files, kit asks for {OPEN_FILES}"
         few = container.files < FEW_FILES
-        yield (wrong if few else note)(codes.LIMITS, container.host, evidence, run)
+        yield (wrong if few else note)(host_codes.LIMITS, container.host, evidence, run)
     elif container.shm < shared:
         evidence = (
             f"/dev/shm of a container is {show_size(container.shm)}, planned {show_size(shared)}"
         )
         yield wrong(
-            codes.LIMITS, container.host, evidence, "mount -o remount,exec /dev/shm; docker info"
+            host_codes.LIMITS,
+            container.host,
+            evidence,
+            "mount -o remount,exec /dev/shm; docker info",
         )
     else:
-        yield ok(codes.LIMITS, container.host)
+        yield ok(host_codes.LIMITS, container.host)
 
 
 def _visible_gpus(visible: VisibleGpus, wanted: Wanted) -> Iterator[Finding]:
     if visible.busy:
         evidence = f"GPUs of {visible.workload} were not tried: {visible.busy} uses them"
-        yield note(codes.SEES, visible.host, evidence)
+        yield note(host_codes.SEES, visible.host, evidence)
         return
     run = f"{wanted.of(visible.host).ssh} cat /etc/nvidia-container-runtime/config.toml"
     if visible.fault:
         evidence = f"a container with the GPUs of {visible.workload} fails: {visible.fault}"
-        yield wrong(codes.SEES, visible.host, evidence, run)
+        yield wrong(host_codes.SEES, visible.host, evidence, run)
         return
     named = all(map(names_gpu, visible.given))
     given, seen = ({each.lower() for each in each_of} for each_of in (visible.given, visible.seen))
@@ -99,9 +102,9 @@ def _visible_gpus(visible: VisibleGpus, wanted: Wanted) -> Iterator[Finding]:
         evidence = (
             f"a container of {visible.workload} sees {', '.join(visible.seen)}, planned {planned}"
         )
-        yield wrong(codes.SEES, visible.host, evidence, run)
+        yield wrong(host_codes.SEES, visible.host, evidence, run)
     else:
-        yield ok(codes.SEES, visible.host)
+        yield ok(host_codes.SEES, visible.host)
 
 
 def _computed(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
@@ -110,11 +113,11 @@ def _computed(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
         login = wanted.of(each.host).host.ssh
         run = f"ssh {login} 'sudo dmesg | grep -E \"NVRM|SXid\"'; reset the GPU or reboot"
         evidence = f"a container of {each.workload} cannot use {each.device}: {each.fault}"
-        yield wrong(codes.COMPUTES, each.host, evidence, run)
+        yield wrong(host_codes.COMPUTES, each.host, evidence, run)
     faulty = {each.host for each in bad}
     for host in dict.fromkeys(each.host for each in results.computed):
         if host not in faulty:
-            yield ok(codes.COMPUTES, host)
+            yield ok(host_codes.COMPUTES, host)
 
 
 def _torch(torch: Torch, reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
@@ -124,13 +127,13 @@ def _torch(torch: Torch, reports: Sequence[Report], wanted: Wanted) -> Iterator[
         return
     if torch.fault or not torch.version:
         evidence = torch.fault or f"{torch.image} has no torch"
-        yield note(codes.DRIVER, "", f"the CUDA of {torch.image} is not known: {evidence}")
+        yield note(host_codes.DRIVER, "", f"the CUDA of {torch.image} is not known: {evidence}")
         return
     if not torch.cuda:
         evidence = (
             f"torch {torch.version} of {torch.image} is a CPU build: it leaves the GPUs unused"
         )
-        yield note(codes.DRIVER, "", evidence, "kit image build --base with a CUDA image")
+        yield note(host_codes.DRIVER, "", evidence, "kit image build --base with a CUDA image")
         return
     for report in with_gpus:
         yield _driver(torch, report)
@@ -144,8 +147,8 @@ def _driver(torch: Torch, report: Report) -> Finding:
         needed = ".".join(map(str, oldest))
         evidence = f"driver {driver}; CUDA {torch.cuda} of {torch.image} needs {needed} or newer"
         run = f"install driver {needed} or newer, or use an image with an older CUDA"
-        return wrong(codes.DRIVER, report.host, evidence, run)
-    return ok(codes.DRIVER, report.host)
+        return wrong(host_codes.DRIVER, report.host, evidence, run)
+    return ok(host_codes.DRIVER, report.host)
 
 
 def _capability(torch: Torch, report: Report) -> Iterator[Finding]:
@@ -158,9 +161,9 @@ def _capability(torch: Torch, report: Report) -> Iterator[Finding]:
                 f"{torch.image} has {' '.join(torch.archs)}"
             )
             run = "kit image build --base with an image for this GPU"
-            yield wrong(codes.CAPABILITY, report.host, evidence, run)
+            yield wrong(host_codes.CAPABILITY, report.host, evidence, run)
     if torch.archs and not lacking:
-        yield ok(codes.CAPABILITY, report.host)
+        yield ok(host_codes.CAPABILITY, report.host)
 
 
 def runs_on(compute: str, archs: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kit.discover.engines import REMEDIES
-from kit.doctor import codes
+from kit.doctor import host_codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
 
@@ -24,15 +24,15 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
     if docker.stand_in:
         explained = REMEDIES[docker.stand_in]
         run = explained.run.format(host=want.name)
-        yield wrong(codes.ENGINE, report.host, explained.what, run)
+        yield wrong(host_codes.ENGINE, report.host, explained.what, run)
         return
     if docker.fault:
-        yield wrong(codes.DOCKER, report.host, docker.fault, _remedy(docker.fault, want))
+        yield wrong(host_codes.DOCKER, report.host, docker.fault, _remedy(docker.fault, want))
         return
-    yield ok(codes.DOCKER, report.host)
-    yield ok(codes.ENGINE, report.host)
+    yield ok(host_codes.DOCKER, report.host)
+    yield ok(host_codes.ENGINE, report.host)
     faults = [*_engine(report, wanted), *_toolkit(report)]
-    yield from faults or [ok(codes.FAULTY, report.host)]
+    yield from faults or [ok(host_codes.FAULTY, report.host)]
 
 
 def _remedy(fault: str, want: WantedHost) -> str:
@@ -57,12 +57,12 @@ def _engine(report: Report, wanted: Wanted) -> Iterator[Finding]:
         oldest = ".".join(map(str, NAMED_GPUS))
         evidence = f"the Swarm of Docker {text} refuses tasks that reserve GPUs (moby PR 47224)"
         run = f"install Docker {oldest} or newer, the same on all hosts"
-        yield wrong(codes.FAULTY, report.host, evidence, run)
+        yield wrong(host_codes.FAULTY, report.host, evidence, run)
     elif version >= FEW_FILES:
         evidence = (
             f"Docker {text} gives containers 1,024 open files by default; kit's jobs get 65,536"
         )
-        yield note(codes.FAULTY, report.host, evidence)
+        yield note(host_codes.FAULTY, report.host, evidence)
 
 
 def _toolkit(report: Report) -> Iterator[Finding]:
@@ -73,7 +73,9 @@ def _toolkit(report: Report) -> Iterator[Finding]:
             f"NVIDIA's toolkit {report.facts.toolkit} ignores `swarm-resource` (issue 1599); kit "
             "pins GPUs without it, other stacks may see all GPUs"
         )
-        yield note(codes.FAULTY, report.host, evidence, "install nvidia-container-toolkit 1.19")
+        yield note(
+            host_codes.FAULTY, report.host, evidence, "install nvidia-container-toolkit 1.19"
+        )
 
 
 def versions(reports: Sequence[Report], _wanted: Wanted) -> Iterator[Finding]:
@@ -84,7 +86,7 @@ def versions(reports: Sequence[Report], _wanted: Wanted) -> Iterator[Finding]:
             by_version.setdefault(report.facts.docker.version, []).append(report.host)
     if len(by_version) < 2:
         if by_version and len(reports) > 1:
-            yield ok(codes.VERSION, "", next(iter(by_version)))
+            yield ok(host_codes.VERSION, "", next(iter(by_version)))
         return
     newest = max(by_version, key=version_of)
     releases = {version_of(version)[:2] for version in by_version}
@@ -95,7 +97,7 @@ def versions(reports: Sequence[Report], _wanted: Wanted) -> Iterator[Finding]:
         for host in hosts:
             evidence = f"Docker {version}; {', '.join(by_version[newest])} has {newest}"
             differs = len(releases) > 1 and version_of(version)[:2] != version_of(newest)[:2]
-            yield (wrong if differs else note)(codes.VERSION, host, evidence, run)
+            yield (wrong if differs else note)(host_codes.VERSION, host, evidence, run)
 
 
 def images(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
@@ -108,7 +110,7 @@ def images(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
                 by_image.setdefault(report.vitals.images[image][0], []).append(report.host)
         if len(by_image) < 2:
             if by_image:
-                yield ok(codes.IMAGE, "", image)
+                yield ok(host_codes.IMAGE, "", image)
             continue
         groups = sorted(by_image.items(), key=lambda each: len(each[1]), reverse=True)
         usual, most = groups[0]
@@ -116,7 +118,7 @@ def images(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
             for host in hosts:
                 evidence = f"{image} is {_short(identifier)}, on {', '.join(most)} {_short(usual)}"
                 run = f"{wanted.of(host).ssh} docker pull {image}"
-                yield wrong(codes.IMAGE, host, evidence, run)
+                yield wrong(host_codes.IMAGE, host, evidence, run)
 
 
 def _short(identifier: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kit.doctor import codes
+from kit.doctor import host_codes
 from kit.doctor.checks.losses import check_bus, check_fabric, check_kernel_log, check_mig, titles
 from kit.doctor.facts import GpuHealth, Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
@@ -40,15 +40,15 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
         return
     if facts.gpu_fault:
         run = f"ssh {want.host.ssh} nvidia-smi; reboot after an upgrade of the driver"
-        yield wrong(codes.SMI, report.host, facts.gpu_fault, run)
+        yield wrong(host_codes.SMI, report.host, facts.gpu_fault, run)
         return
     if gpus and not facts.gpus:
         evidence = "nvidia-smi lists no GPU" if facts.driver else "there is no nvidia-smi"
-        yield wrong(codes.SMI, report.host, evidence, f"kit host prepare --run {report.host}")
+        yield wrong(host_codes.SMI, report.host, evidence, f"kit host prepare --run {report.host}")
         yield from check_bus(report, want)
         return
     if not facts.gpu_errors:
-        yield ok(codes.SMI, report.host, f"driver {facts.driver}")
+        yield ok(host_codes.SMI, report.host, f"driver {facts.driver}")
     yield from check_bus(report, want)
     yield from check_mig(report)
     yield from check_fabric(report, want)
@@ -69,10 +69,10 @@ def _unplanned(report: Report) -> Iterator[Finding]:
     """Yield what may be the reason why the inventory has no GPU of the host."""
     run = f"kit discover {report.host}, after the driver works"
     if report.facts.gpu_fault:
-        yield note(codes.SMI, report.host, report.facts.gpu_fault, run)
+        yield note(host_codes.SMI, report.host, report.facts.gpu_fault, run)
     elif report.facts.unlisted:
         evidence = f"nvidia-smi lists no GPU, the PCI bus has {titles(report.facts.unlisted)}"
-        yield note(codes.LISTED, report.host, evidence, run)
+        yield note(host_codes.LISTED, report.host, evidence, run)
 
 
 def _present(report: Report, want: WantedHost, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
@@ -87,21 +87,21 @@ def _present(report: Report, want: WantedHost, gpus: tuple[Gpu, ...]) -> Iterato
             evidence = f"{gpu.title} does not exist; `nvidia-smi -L` lists {', '.join(uuids)}"
             login = f"ssh {want.host.ssh} nvidia-smi -L"
             run = f"{login}; if it was taken out: kit discover {report.host}"
-        yield wrong(codes.PRESENT, report.host, evidence, run)
+        yield wrong(host_codes.PRESENT, report.host, evidence, run)
     if not missing:
-        yield ok(codes.PRESENT, report.host)
+        yield ok(host_codes.PRESENT, report.host)
 
 
 def _toolkit(report: Report) -> Iterator[Finding]:
     docker, facts = report.facts.docker, report.facts
     run = f"kit host prepare --run {report.host}"
     if not (facts.hook or facts.toolkit or docker.cdi):
-        yield wrong(codes.TOOLKIT, report.host, "the toolkit is not installed", run)
+        yield wrong(host_codes.TOOLKIT, report.host, "the toolkit is not installed", run)
     elif "nvidia" not in docker.runtimes and not facts.hook:
-        yield wrong(codes.TOOLKIT, report.host, "Docker has no runtime nvidia", run)
+        yield wrong(host_codes.TOOLKIT, report.host, "Docker has no runtime nvidia", run)
     else:
         mode = report.vitals.toolkit.get("mode", "auto")
-        yield ok(codes.TOOLKIT, report.host, f"{facts.toolkit or 'no version'}, mode {mode}")
+        yield ok(host_codes.TOOLKIT, report.host, f"{facts.toolkit or 'no version'}, mode {mode}")
 
 
 def _settings(report: Report) -> Iterator[Finding]:
@@ -110,19 +110,19 @@ def _settings(report: Report) -> Iterator[Finding]:
     if settings.get("accept-nvidia-visible-devices-envvar-when-unprivileged") == "false":
         evidence = "accept-nvidia-visible-devices-envvar-when-unprivileged is false"
         run = f"set it to true in {CONFIG}"
-        findings.append(wrong(codes.MODE, report.host, evidence, run))
+        findings.append(wrong(host_codes.MODE, report.host, evidence, run))
     mode = settings.get("mode", "auto")
     if mode == "cdi":
         evidence = f'the toolkit\'s mode is "{mode}": its devices can bypass NVIDIA_VISIBLE_DEVICES'
-        findings.append(note(codes.MODE, report.host, evidence, f'mode = "auto" in {CONFIG}'))
-    yield from findings or [ok(codes.MODE, report.host)]
+        findings.append(note(host_codes.MODE, report.host, evidence, f'mode = "auto" in {CONFIG}'))
+    yield from findings or [ok(host_codes.MODE, report.host)]
     claimed = [each.strip() for each in settings.get("swarm-resource", "").split(",")]
     if RESOURCE in claimed:
         evidence = f"swarm-resource in {CONFIG} names {RESOURCE}"
         run = "take that line out: kit pins GPUs itself"
-        yield wrong(codes.RESOURCE, report.host, evidence, run)
+        yield wrong(host_codes.RESOURCE, report.host, evidence, run)
     else:
-        yield ok(codes.RESOURCE, report.host)
+        yield ok(host_codes.RESOURCE, report.host)
 
 
 def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[Finding]:
@@ -133,12 +133,12 @@ def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[
     run = f"merge {wanted.tree}/hosts/{report.host}/daemon.json there, then restart Docker"
     if missing:
         evidence = f"{count(len(missing), 'GPU')} of {len(gpus)} not offered ({missing[0]} for one)"
-        yield wrong(codes.OFFERED, report.host, evidence, run)
+        yield wrong(host_codes.OFFERED, report.host, evidence, run)
     else:
-        yield ok(codes.OFFERED, report.host)
+        yield ok(host_codes.OFFERED, report.host)
     if default != "nvidia":
         evidence = f"the default runtime is {default}, Swarm needs nvidia"
-        yield wrong(codes.TOOLKIT, report.host, evidence, run)
+        yield wrong(host_codes.TOOLKIT, report.host, evidence, run)
 
 
 def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:
@@ -153,9 +153,9 @@ def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:
             held = True
             evidence = f"the container {each.name} ({each.image}) sees {', '.join(gpus)}"
             run = "start it with NVIDIA_VISIBLE_DEVICES=void, or end it"
-            yield wrong(codes.VOID, report.host, evidence, run)
+            yield wrong(host_codes.VOID, report.host, evidence, run)
     if report.vitals.containers and not held:
-        yield ok(codes.VOID, report.host)
+        yield ok(host_codes.VOID, report.host)
 
 
 def _health(report: Report) -> Iterator[Finding]:
@@ -168,20 +168,22 @@ def _health(report: Report) -> Iterator[Finding]:
 def _ecc(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     if gpu.ecc_errors:
         evidence = f"{gpu.uuid} had {count(gpu.ecc_errors, 'uncorrected memory error')}"
-        yield wrong(codes.ECC, host, evidence, f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)")
+        yield wrong(
+            host_codes.ECC, host, evidence, f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)"
+        )
     else:
-        yield ok(codes.ECC, host)
+        yield ok(host_codes.ECC, host)
 
 
 def _rows(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     reset = f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)"
     if gpu.failed:
         evidence = f"{gpu.uuid} has no spare row for a defective one"
-        yield wrong(codes.ROWS, host, evidence, "replace the GPU")
+        yield wrong(host_codes.ROWS, host, evidence, "replace the GPU")
     elif gpu.pending:
-        yield wrong(codes.ROWS, host, f"{gpu.uuid} must be reset to replace a row", reset)
+        yield wrong(host_codes.ROWS, host, f"{gpu.uuid} must be reset to replace a row", reset)
     else:
-        yield ok(codes.ROWS, host)
+        yield ok(host_codes.ROWS, host)
 
 
 def _throttle(host: str, gpu: GpuHealth) -> Iterator[Finding]:
@@ -189,9 +191,9 @@ def _throttle(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     if reasons:
         evidence = f"{gpu.uuid} is slowed down: {', '.join(reasons)}"
         run = f"nvidia-smi -i {gpu.uuid} -q -d PERFORMANCE,TEMPERATURE,POWER"
-        yield wrong(codes.THROTTLE, host, evidence, run)
+        yield wrong(host_codes.THROTTLE, host, evidence, run)
     else:
-        yield ok(codes.THROTTLE, host)
+        yield ok(host_codes.THROTTLE, host)
 
 
 def _power(host: str, gpu: GpuHealth) -> Iterator[Finding]:
@@ -199,17 +201,17 @@ def _power(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     if limit and default and limit < LOWERED * default:
         evidence = f"{gpu.uuid} is limited to {limit:.0f} W of {default:.0f} W"
         run = f"nvidia-smi -i {gpu.uuid} -pl {default:.0f} (as root), unless that was intended"
-        yield note(codes.POWER, host, evidence, run)
+        yield note(host_codes.POWER, host, evidence, run)
     else:
-        yield ok(codes.POWER, host)
+        yield ok(host_codes.POWER, host)
 
 
 def _persistence(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     if gpu.persistence is False:
         evidence = f"{gpu.uuid}: persistence mode is off"
-        yield note(codes.PERSISTENCE, host, evidence, "nvidia-smi -pm 1 (as root)")
+        yield note(host_codes.PERSISTENCE, host, evidence, "nvidia-smi -pm 1 (as root)")
     else:
-        yield ok(codes.PERSISTENCE, host)
+        yield ok(host_codes.PERSISTENCE, host)
 
 
 def _processes(report: Report, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
@@ -224,6 +226,6 @@ def _processes(report: Report, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
         evidence = f"process {each.pid} ({each.name}) computes on {each.gpu}{used}"
         little = each.memory is not None and each.memory < LITTLE
         run = f"end it, or write `use: none` for {each.gpu}"
-        yield (note if little else wrong)(codes.BUSY, report.host, evidence, run)
+        yield (note if little else wrong)(host_codes.BUSY, report.host, evidence, run)
     if not busy:
-        yield ok(codes.BUSY, report.host)
+        yield ok(host_codes.BUSY, report.host)

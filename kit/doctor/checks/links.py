@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from kit.doctor import codes
-from kit.doctor.codes import Code
 from kit.doctor.facts import Wanted
-from kit.doctor.findings import Finding, note, ok, wrong
+from kit.doctor.findings import Code, Finding, note, ok, wrong
 from kit.doctor.results import ContainerResults, Link
 
 MANAGER, GOSSIP, VXLAN, HIGH = 2377, 7946, 4789, 45123

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kit.discover.facts import PciDevice
-from kit.doctor import codes
+from kit.doctor import host_codes
 from kit.doctor.facts import Report, WantedHost, Xid
 from kit.doctor.findings import Finding, note, ok, wrong
 from kit.values import count, show_age
@@ -38,16 +38,18 @@ def check_bus(report: Report, want: WantedHost) -> Iterator[Finding]:
     run = f"ssh {want.host.ssh} 'lspci -nnk -d 10de:; sudo dmesg | grep NVRM'; reset or reboot"
     for error in facts.gpu_errors:
         warning = error.upper().startswith("WARNING")
-        yield (note if warning else wrong)(codes.LISTED, report.host, f"nvidia-smi: {error}", run)
+        yield (note if warning else wrong)(
+            host_codes.LISTED, report.host, f"nvidia-smi: {error}", run
+        )
     evidence = f"nvidia-smi lists {count(facts.cards, 'GPU')}, the PCI bus also has"
     # Somebody chose another driver; a GPU without a driver may have failed at its start.
     lent = [each for each in facts.unlisted if each.driver not in {"nvidia", ""}]
     if lost := [each for each in facts.unlisted if each not in lent]:
-        yield wrong(codes.LISTED, report.host, f"{evidence} {titles(lost)}", run)
+        yield wrong(host_codes.LISTED, report.host, f"{evidence} {titles(lost)}", run)
     if lent:
-        yield note(codes.LISTED, report.host, f"{evidence} {titles(lent)}")
+        yield note(host_codes.LISTED, report.host, f"{evidence} {titles(lent)}")
     if not facts.gpu_errors and not facts.unlisted:
-        yield ok(codes.LISTED, report.host)
+        yield ok(host_codes.LISTED, report.host)
 
 
 def titles(devices: Sequence[PciDevice]) -> str:
@@ -60,9 +62,9 @@ def check_mig(report: Report) -> Iterator[Finding]:
     empty = [gpu.uuid for gpu in report.facts.gpus if gpu.split and not gpu.card]
     for uuid in empty:
         run = f"nvidia-smi -i {uuid} -mig 0 (as root), or make instances; kit discover"
-        yield wrong(codes.MIG, report.host, f"{uuid} has MIG on and no instance", run)
+        yield wrong(host_codes.MIG, report.host, f"{uuid} has MIG on and no instance", run)
     if not empty:
-        yield ok(codes.MIG, report.host)
+        yield ok(host_codes.MIG, report.host)
 
 
 def check_fabric(report: Report, want: WantedHost) -> Iterator[Finding]:
@@ -78,13 +80,15 @@ def check_fabric(report: Report, want: WantedHost) -> Iterator[Finding]:
     if states:
         runs = "runs" if vitals.fabric_manager else "does not run"
         evidence = f"the fabric of the GPUs is not ready ({'; '.join(sorted(states))})"
-        yield wrong(codes.FABRIC, report.host, f"{evidence}; the fabric manager {runs} here", run)
+        yield wrong(
+            host_codes.FABRIC, report.host, f"{evidence}; the fabric manager {runs} here", run
+        )
     elif switches and not vitals.fabric_manager:
         evidence = f"the host has NVSwitches ({switches}), and no fabric manager runs"
         # A fabric that is ready stays so, but nobody handles its errors.
-        yield (note if vitals.fabrics else wrong)(codes.FABRIC, report.host, evidence, run)
+        yield (note if vitals.fabrics else wrong)(host_codes.FABRIC, report.host, evidence, run)
     else:
-        yield ok(codes.FABRIC, report.host)
+        yield ok(host_codes.FABRIC, report.host)
 
 
 def check_kernel_log(report: Report) -> Iterator[Finding]:
@@ -93,7 +97,7 @@ def check_kernel_log(report: Report) -> Iterator[Finding]:
     if xids is None:
         evidence = "the kernel's log cannot be read without root: XIDs and lost GPUs are not known"
         run = "sudo usermod -aG adm $USER there, and log in again"
-        yield note(codes.XID, report.host, evidence, run)
+        yield note(host_codes.XID, report.host, evidence, run)
         return
     newest = {(xid.number, xid.place): xid for xid in xids}
     for (number, _), xid in newest.items():
@@ -101,11 +105,11 @@ def check_kernel_log(report: Report) -> Iterator[Finding]:
         if number in HARDWARE_XIDS:
             evidence = f"{xid.text} ({HARDWARE_XIDS[number]}){age}"
             run = "reset the GPU or reboot; replace it if it returns"
-            yield wrong(codes.XID, report.host, evidence, run)
+            yield wrong(host_codes.XID, report.host, evidence, run)
         else:
-            yield note(codes.XID, report.host, f"{xid.text} (mostly an application's){age}")
+            yield note(host_codes.XID, report.host, f"{xid.text} (mostly an application's){age}")
     if not newest:
-        yield ok(codes.XID, report.host)
+        yield ok(host_codes.XID, report.host)
     yield from _losses(report, xids)
     yield from _sxids(report)
 
@@ -123,9 +127,9 @@ def _losses(report: Report, xids: Sequence[Xid]) -> Iterator[Finding]:
     ]
     for loss in unexplained:
         run = "switch the host off and on; look at the power and the seat of the card"
-        yield wrong(codes.LOST, report.host, f"{loss.text}{_age(report, loss.at)}", run)
+        yield wrong(host_codes.LOST, report.host, f"{loss.text}{_age(report, loss.at)}", run)
     if not unexplained:
-        yield ok(codes.LOST, report.host)
+        yield ok(host_codes.LOST, report.host)
 
 
 def _sxids(report: Report) -> Iterator[Finding]:
@@ -133,6 +137,6 @@ def _sxids(report: Report) -> Iterator[Finding]:
         evidence = f"{each.text}{_age(report, each.at)}"
         run = "reset all GPUs and NVSwitches, or reboot; replace the part if it returns"
         serious = each.fatal or each.number in STALLING_SXIDS
-        yield (wrong if serious else note)(codes.SXID, report.host, evidence, run)
+        yield (wrong if serious else note)(host_codes.SXID, report.host, evidence, run)
     if not report.vitals.sxids:
-        yield ok(codes.SXID, report.host)
+        yield ok(host_codes.SXID, report.host)

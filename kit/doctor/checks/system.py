@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kit.doctor import codes
+from kit.doctor import codes, host_codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
 from kit.values import SHARERS, show_age, show_size
@@ -35,12 +35,12 @@ def check(report: Report, want: WantedHost, _wanted: Wanted) -> Iterator[Finding
 
 
 def _login(report: Report) -> Iterator[Finding]:
-    yield ok(codes.SSH, report.host)
+    yield ok(host_codes.SSH, report.host)
     if report.login > SLOW_LOGIN:
         run = "`UseDNS no` in its sshd_config; look at /etc/ssh/sshrc and ~/.ssh/rc"
-        yield note(codes.SSH_TIME, report.host, f"the login took {report.login:.1f} s", run)
+        yield note(host_codes.SSH_TIME, report.host, f"the login took {report.login:.1f} s", run)
     else:
-        yield ok(codes.SSH_TIME, report.host)
+        yield ok(host_codes.SSH_TIME, report.host)
 
 
 def _clock(report: Report) -> Iterator[Finding]:
@@ -48,9 +48,9 @@ def _clock(report: Report) -> Iterator[Finding]:
     if abs(error) > CLOCK:
         direction = "ahead of" if error > 0 else "behind"
         evidence = f"its clock is at least {show_age(abs(error))} {direction} this machine's"
-        yield wrong(codes.CLOCK, report.host, evidence, "timedatectl set-ntp true")
+        yield wrong(host_codes.CLOCK, report.host, evidence, "timedatectl set-ntp true")
     else:
-        yield ok(codes.CLOCK, report.host)
+        yield ok(host_codes.CLOCK, report.host)
 
 
 def _disk(report: Report, want: WantedHost) -> Iterator[Finding]:
@@ -63,13 +63,13 @@ def _disk(report: Report, want: WantedHost) -> Iterator[Finding]:
         evidence = f"{room.path} has {show_gib(room.free)} free of {show_gib(room.size)}"
         run = "docker system df; docker image prune -a"
         if room.free < LEAST:
-            findings.append(wrong(codes.DISK, report.host, evidence, run))
+            findings.append(wrong(host_codes.DISK, report.host, evidence, run))
         elif room.free < needed:
             evidence += f", the checkpoints need {show_gib(needed)}"
-            findings.append(wrong(codes.DISK, report.host, evidence, run))
+            findings.append(wrong(host_codes.DISK, report.host, evidence, run))
         elif room.free < LOW:
-            findings.append(note(codes.DISK, report.host, evidence, run))
-    yield from findings or [ok(codes.DISK, report.host)]
+            findings.append(note(host_codes.DISK, report.host, evidence, run))
+    yield from findings or [ok(host_codes.DISK, report.host)]
 
 
 def show_gib(number: int) -> str:
@@ -82,35 +82,39 @@ def _names(report: Report) -> Iterator[Finding]:
     if slow:
         name, took = next(iter(slow.items()))
         evidence = f"to look up {name} took {took:.1f} s"
-        yield wrong(codes.DNS, report.host, evidence, "resolvectl status; cat /etc/resolv.conf")
+        yield wrong(
+            host_codes.DNS, report.host, evidence, "resolvectl status; cat /etc/resolv.conf"
+        )
     else:
-        yield ok(codes.DNS, report.host)
+        yield ok(host_codes.DNS, report.host)
 
 
 def _memory(report: Report, want: WantedHost) -> Iterator[Finding]:
     host, vitals = report.host, report.vitals
     if vitals.swap_used > SWAPPED:
         evidence = f"{show_gib(vitals.swap_used)} of memory are swapped out"
-        yield note(codes.SWAP, host, evidence, "swapoff -a (as root), or end what uses the memory")
+        yield note(
+            host_codes.SWAP, host, evidence, "swapoff -a (as root), or end what uses the memory"
+        )
     else:
-        yield ok(codes.SWAP, host)
+        yield ok(host_codes.SWAP, host)
     if vitals.overcommit == "2":
         run = "sysctl -w vm.overcommit_memory=0 (as root)"
-        yield wrong(codes.OVERCOMMIT, host, "vm.overcommit_memory is 2", run)
+        yield wrong(host_codes.OVERCOMMIT, host, "vm.overcommit_memory is 2", run)
     else:
-        yield ok(codes.OVERCOMMIT, host)
+        yield ok(host_codes.OVERCOMMIT, host)
     planned = sum(use.shared_memory for use in want.uses)
     if planned > report.facts.memory > 0:
         memory = show_gib(report.facts.memory)
         evidence = (
             f"its containers may use {show_size(planned)} of /dev/shm, it has {memory} of memory"
         )
-        yield wrong(codes.MEMORY, host, evidence, "limits: {shared_memory: …} in the job")
+        yield wrong(host_codes.MEMORY, host, evidence, "limits: {shared_memory: …} in the job")
     elif want.uses:
         shared = {gpu.model for gpu in report.facts.gpus if gpu.shared}
         size = show_gib(report.facts.memory)
         evidence = f"{', '.join(sorted(shared))}: {SHARERS} share {size}" if shared else ""
-        yield ok(codes.MEMORY, host, evidence)
+        yield ok(host_codes.MEMORY, host, evidence)
 
 
 def _device_rules(report: Report) -> Iterator[Finding]:
@@ -120,9 +124,9 @@ def _device_rules(report: Report) -> Iterator[Finding]:
     if vitals.cgroup_driver == "systemd" and not vitals.char_devices:
         evidence = "Docker uses systemd's cgroups, and /dev/char has no link to the GPUs' devices"
         run = "nvidia-ctk system create-dev-char-symlinks --create-all (as root)"
-        yield wrong(codes.CGROUP, report.host, evidence, run)
+        yield wrong(host_codes.CGROUP, report.host, evidence, run)
     else:
-        yield ok(codes.CGROUP, report.host)
+        yield ok(host_codes.CGROUP, report.host)
 
 
 def _folders(report: Report, want: WantedHost) -> Iterator[Finding]:
@@ -144,6 +148,6 @@ def names(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     for name, same_name in double.items():
         evidence = f"{', '.join(same_name)} all have the host name {name}"
         run = f"{wanted.of(same_name[-1]).ssh} hostnamectl set-hostname {same_name[-1]}"
-        yield wrong(codes.HOSTNAME, same_name[-1], evidence, run)
+        yield wrong(host_codes.HOSTNAME, same_name[-1], evidence, run)
     if not double and len(reports) > 1:
-        yield ok(codes.HOSTNAME, "")
+        yield ok(host_codes.HOSTNAME, "")

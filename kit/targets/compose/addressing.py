@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kit.addresses import endpoint
 from kit.plan.data import DataPlan
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
-from kit.values import endpoint
 from kit.workload.addressing import (
     DataAddresses,
     JobAddresses,
@@ -19,8 +19,9 @@ from kit.workload.data import some_peers
 from kit.workload.monitoring import PROMETHEUS_PORT, job_scrapes
 from kit.workload.ports import Listener, Service, services
 from kit.workload.serving import source_hosts
-from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port
+from kit.workload.training import RENDEZVOUS_PORT, own_port
 from kit.workload.types import Part, Rendezvous, Role, Workload
+from kit.workload.variables import FAULT_VARIABLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,10 @@ class Container:
         role = Role.of(self.service)
         return role is None or role.works
 
+    def works_for(self, name: str) -> bool:
+        """Return whether it trains or answers for this job or server, now or after a restart."""
+        return self.job == name and self.trains and self.runs and not self.hopeless
+
     def state(self) -> State:
         """Return the state of the host's part of the job."""
         if self.status in {"running", "paused"}:
@@ -134,3 +138,21 @@ class Container:
 def owner(labels: dict[str, str]) -> tuple[Kind, str] | None:
     """Return the job or server of a container with these labels, for any engine."""
     return owner_of(labels.get(PROJECT) or labels.get(STACK) or "")
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """The state of a host.
+
+    `gpus` are the UUIDs from `nvidia-smi -L`. `hook`: Docker finds NVIDIA's hook. `ports` are the
+    ports in use. `containers` are those of all jobs. `images` and `volumes` are the requested names
+    that exist. `data` are the containers of the data services.
+    """
+
+    gpus: tuple[str, ...]
+    hook: bool
+    ports: frozenset[int]
+    containers: tuple[Container, ...]
+    images: frozenset[str]
+    volumes: frozenset[str]
+    data: tuple[Container, ...] = ()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from kit.errors import KitError, once
 from kit.plan.data import DataPlan
 from kit.runtime.steps import Step
-from kit.targets.compose.containers import Container
-from kit.targets.compose.decide import HostState, HostStep, Pull
+from kit.targets.compose.containers import Container, HostState
+from kit.targets.compose.decide import HostStep, Pull
 from kit.workload.names import DATA
 
 

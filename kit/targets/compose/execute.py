@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property, singledispatchmethod
 
-from kit.errors import KitError
+from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker
 from kit.runtime.moves import Move
 from kit.runtime.pulling import pull
 from kit.runtime.steps import Step
@@ -130,3 +131,17 @@ class Executor:
             again = f"`kit stop {work.name}` when that is back"
             message += f"; a part may still run on {', '.join(left)}: {again}"
         return message
+
+
+def require_compose() -> None:
+    """Raise InputError if this machine has no docker compose."""
+    try:
+        with Docker("this machine", None).acting("docker compose version") as client:
+            client.compose.version()
+    except InputError:
+        raise
+    except KitError:
+        raise InputError(
+            "docker compose is not installed here, and kit starts the projects with it",
+            "install docker-compose-plugin of Docker, or docker-compose of Debian 13",
+        ) from None

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kit.errors import KitError, joined
-from kit.hosts.docker import Docker, EngineError, on_each
+from kit.errors import InputError, KitError, joined
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker, on_each
 from kit.model import Host
 from kit.plan.work import manager_of
 from kit.runtime.rendered import Rendered, rendered
+from kit.runtime.status import ENDED
 from kit.targets.compose.containers import PROJECT, Container
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.observe import containers, containers_of
+from kit.targets.compose.status import state_of
 from kit.workload.names import owner_of, project_of
 from kit.workload.types import Workload
 
@@ -134,6 +137,15 @@ class Hosts:
             _delete(docker, f"/networks/{network['Id']}")
         return bool(present)
 
+    def over(self, names: Sequence[str], dockers: Mapping[str, Docker]) -> bool:
+        """Return whether all workloads have ended or have no containers."""
+        observed = self.containers(dockers)
+        for name in observed.lost:
+            dockers[name].close()
+        return all(
+            not observed.training(name) or state_of(observed.jobs[name]) in ENDED for name in names
+        )
+
 
 def require_all(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[str, T]:
     """Return the results of all hosts.
@@ -151,3 +163,11 @@ def _delete(docker: Docker, path: str, **query: str | dict[str, Any]) -> None:
     """Delete an object, unless it is already deleted."""
     with suppress(EngineError):
         docker.request("DELETE", path, None, None, **query)
+
+
+def rendered_text(file: Path) -> str:
+    """Read a rendered file; raises InputError if it is not there."""
+    if not file.is_file():
+        what = f"{file} is not there: the files are for another engine"
+        raise InputError(what, "write `engine: compose` in the inventory, run `kit render`")
+    return file.read_text(encoding="utf-8")

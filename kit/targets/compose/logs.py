@@ -9,7 +9,8 @@ from contextlib import suppress
 from http.client import HTTPException
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 from kit.runtime.event_log import last_lines
 from kit.runtime.events import split, with_note
 from kit.runtime.status import LogLine

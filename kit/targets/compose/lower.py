@@ -21,18 +21,8 @@ from kit.workload.make import Parts
 from kit.workload.monitoring import Monitoring, platform_parts
 from kit.workload.names import DATA, project_of
 from kit.workload.ports import OpenPort
-from kit.workload.types import (
-    Config,
-    Environment,
-    Kind,
-    Net,
-    Part,
-    Port,
-    Role,
-    Symbol,
-    Variable,
-    Workload,
-)
+from kit.workload.settings import Config, Environment, Net, Port, Symbol, Variable
+from kit.workload.types import Kind, Part, Role, Workload
 
 MONITORING = "monitoring"
 

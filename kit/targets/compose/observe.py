@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from kit.hosts import ssh
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 from kit.hosts.gpus import listed_gpus
 from kit.model import Host
 from kit.plan.storage import CHECKPOINTS
@@ -20,9 +21,9 @@ from kit.targets.compose.containers import (
     SERVICE,
     VERSION,
     Container,
+    HostState,
     owner,
 )
-from kit.targets.compose.decide import HostState
 from kit.workload.types import Kind
 
 LISTENING = "0A"

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from kit.errors import InputError, KitError
+from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.runtime.access import Access, no_container
 from kit.runtime.endings import as_failed, mistake_error
@@ -21,18 +21,19 @@ from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
-from kit.runtime.status import ENDED, JobStatus, LogLine, without_lines
+from kit.runtime.status import JobStatus, LogLine, without_lines
 from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
+from kit.targets.compose.containers import HostState
 from kit.targets.compose.data import steps_of_data
-from kit.targets.compose.decide import HostState, Pull, Start, decide
+from kit.targets.compose.decide import Pull, Start, decide
 from kit.targets.compose.drift import drift
-from kit.targets.compose.execute import Executor
-from kit.targets.compose.hosts import Hosts, ObservedContainers, require_all
+from kit.targets.compose.execute import Executor, require_compose
+from kit.targets.compose.hosts import Hosts, ObservedContainers, rendered_text, require_all
 from kit.targets.compose.logs import follow_logs, new_lines, read_logs
 from kit.targets.compose.observe import observe_host
-from kit.targets.compose.status import job_status, silent_hosts, silent_statuses, state_of
+from kit.targets.compose.status import job_status, silent_hosts, silent_statuses
 from kit.targets.compose.wait import wait_until_launched
 from kit.targets.lowered import file_version, service_versions
 from kit.values import Say
@@ -74,11 +75,11 @@ class ComposeTarget:
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Query the hosts and return the steps; see `Target.preview`."""
         hosts = self._hosts
-        _require_compose()
+        require_compose()
         images = {each.image for each in workloads}
         volumes = {each.store.volume for each in workloads if each.store and each.store.volume}
         needed = [(each, name) for each in workloads for name in each.hosts]
-        texts = {(each.name, name): _text(hosts.file(each, name)) for each, name in needed}
+        texts = {(each.name, name): rendered_text(hosts.file(each, name)) for each, name in needed}
         versions = {place: service_versions(text) for place, text in texts.items()}
         data = self._data_versions([name for each, name in needed if each.data])
         if data and hosts.rendered.data:
@@ -124,7 +125,8 @@ class ComposeTarget:
         wanted = [host.name for host in data.agents if host.name in names or host == data.storage]
         folder = self._hosts.tree / "hosts"
         return {
-            name: file_version(_text(folder / name / f"{DATA}.compose.yaml")) for name in wanted
+            name: file_version(rendered_text(folder / name / f"{DATA}.compose.yaml"))
+            for name in wanted
         }
 
     def _data_steps(
@@ -135,7 +137,7 @@ class ComposeTarget:
 
     def start_data(self, names: Sequence[str], say: Say) -> None:
         """Bring the data services of hosts up; see `Target.start_data`."""
-        _require_compose()
+        require_compose()
         data = self._hosts.rendered.data
         versions = self._data_versions(names)
         answers = self._observe({data.image} if data else set(), set())
@@ -289,17 +291,8 @@ class ComposeTarget:
         if not follow:
             yield from read_logs(dockers, training, since or 0.0)
             return
-        over = partial(self._over, names, dockers)
+        over = partial(self._hosts.over, names, dockers)
         yield from follow_logs(dockers, training, since or 0.0, over)
-
-    def _over(self, names: Sequence[str], dockers: Mapping[str, Docker]) -> bool:
-        """Return whether all workloads have ended or have no containers."""
-        observed = self._hosts.containers(dockers)
-        for name in observed.lost:
-            dockers[name].close()
-        return all(
-            not observed.training(name) or state_of(observed.jobs[name]) in ENDED for name in names
-        )
 
     def stop(self, name: str) -> JobStatus:
         """End a workload on all hosts concurrently and remove its containers; see `Target.stop`."""
@@ -350,23 +343,3 @@ class ComposeTarget:
                 f"no job {name} was ever deployed on the hosts of cluster {self._hosts.cluster}",
                 f"known: {', '.join(sorted(known)) or 'none'}",
             )
-
-
-def _require_compose() -> None:
-    try:
-        with Docker("this machine", None).acting("docker compose version") as client:
-            client.compose.version()
-    except InputError:
-        raise
-    except KitError:
-        raise InputError(
-            "docker compose is not installed here, and kit starts the projects with it",
-            "install docker-compose-plugin of Docker, or docker-compose of Debian 13",
-        ) from None
-
-
-def _text(file: Path) -> str:
-    if not file.is_file():
-        what = f"{file} is not there: the files are for another engine"
-        raise InputError(what, "write `engine: compose` in the inventory, run `kit render`")
-    return file.read_text(encoding="utf-8")

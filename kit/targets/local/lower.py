@@ -21,8 +21,9 @@ from kit.targets.lowered import Lowered, monitoring_outputs
 from kit.workload.data import CACHE, SOCKET, STORE, data_parts
 from kit.workload.make import Parts
 from kit.workload.monitoring import Scrape, Target
-from kit.workload.training import SECRETS
-from kit.workload.types import Kind, Part, Symbol, Workload
+from kit.workload.settings import Symbol
+from kit.workload.types import Kind, Part, Workload
+from kit.workload.variables import SECRETS
 from trainer.contract.bearer import KEY
 
 DATA_SETS = ".datasets"

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kit.addresses import endpoint
 from kit.plan.data import DataPlan
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
 from kit.targets.swarm.names import checkpoints_alias, metrics_alias, monitoring_stack
-from kit.values import endpoint
 from kit.workload.addressing import (
     DataAddresses,
     JobAddresses,
@@ -21,8 +21,9 @@ from kit.workload.monitoring import PROMETHEUS_PORT, Scrape, job_scrapes, metric
 from kit.workload.names import stack_of_job
 from kit.workload.ports import Listener, Service, services
 from kit.workload.serving import MOST_SOURCES, source_hosts
-from kit.workload.training import FAULT_VARIABLES, METRICS_PORT, RENDEZVOUS_PORT, own_port
+from kit.workload.training import METRICS_PORT, RENDEZVOUS_PORT, own_port
 from kit.workload.types import Part, Rendezvous, Role, Workload
+from kit.workload.variables import FAULT_VARIABLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kit.errors import KitError, once
+from kit.errors import KitError
 from kit.runtime.status import ENDED, State
 from kit.runtime.steps import Step
 from kit.targets.swarm.labels import DATA_LABEL, NOWHERE, job_label, places
 from kit.targets.swarm.monitoring import MONITORING
-from kit.targets.swarm.names import monitoring_stack
+from kit.targets.swarm.names import monitoring_stack, secret_name, variable
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
 from kit.targets.swarm.platform import PLATFORM
-from kit.targets.swarm.state import OVER, Cluster, Node, Service
-from kit.targets.swarm.status import USED_UP, ending, gpus_wanted, host_statuses, state_of
+from kit.targets.swarm.refusals import refuse
+from kit.targets.swarm.state import OVER, Cluster, Node
+from kit.targets.swarm.status import USED_UP, host_statuses, state_of
 from kit.targets.swarm.steps import (
     AwaitEnd,
     AwaitGpus,
@@ -25,18 +25,12 @@ from kit.targets.swarm.steps import (
     MakeSecret,
     RemoveStack,
     RestartTasks,
-    UpdateService,
     key_step,
     label_step,
     stack_cause,
 )
-from kit.values import count
-from kit.workload.types import Kind, Part, Workload
-
-
-def variable(name: str) -> str:
-    """Return the variable that selects a secret's value in a stack's file."""
-    return f"KIT_SECRET_{name}"
+from kit.targets.swarm.updates import move, new_parts, one_by_one
+from kit.workload.types import Kind, Workload
 
 
 def decide(
@@ -61,7 +55,7 @@ def decide(
     Raises:
         KitError: Hosts are missing or down, or their GPUs are in use.
     """
-    _refuse(work, cluster, versions, fresh=fresh)
+    refuse(work, cluster, versions, fresh=fresh)
     by_hand = by_hand or {}
     steps: list[Step] = list(_data_labels(data or {}, cluster))
     if data or any(each.keyed for each in work):
@@ -94,23 +88,6 @@ def decide(
     return steps
 
 
-def _refuse(
-    work: Sequence[Workload], cluster: Cluster, versions: Mapping[str, str], *, fresh: bool
-) -> None:
-    """Raise KitError with everything that keeps a workload from being deployed."""
-    ours = {each.stack for each in work}
-    planned: Counter[str] = Counter()
-    for placement in (place for each in work for place in each.placements):
-        planned[placement.host.name] += len(placement.gpus)
-    problems = [
-        problem
-        for each in work
-        for problem in _problems(each, ours, planned, cluster, versions, fresh=fresh)
-    ]
-    if problems:
-        raise KitError(once(problems))
-
-
 def _own_stacks(
     name: str, cluster: Cluster, versions: Mapping[str, str], by_hand: Mapping[str, str]
 ) -> Iterator[Step]:
@@ -130,14 +107,8 @@ def _answers_meanwhile(work: Workload, evictions: Sequence[_Eviction], cluster: 
     Its clients must ask a proxy, which finds whoever answers, and the new hosts must be others.
     """
     left = {each.node.host for each in evictions if each.job is work}
-    come = {host.name for part in _new_parts(work, cluster) for host in part.hosts}
+    come = {host.name for part in new_parts(work, cluster) for host in part.hosts}
     return work.proxied and bool(left and come) and not left & come
-
-
-def _new_parts(work: Workload, cluster: Cluster) -> list[Part]:
-    """Return the parts of a workload that answer or train and are not there yet."""
-    deployed = {service.part for service in cluster.stack(work.stack)}
-    return [part for part in work.working if part.name not in deployed]
 
 
 def _ends(evictions: Sequence[_Eviction], hosts: Collection[str]) -> Iterator[Step]:
@@ -169,74 +140,6 @@ def _removals(
             yield each.stack, "it swaps GPUs with another workload"
         elif each.reads in fresh_jobs:
             yield each.stack, f"it reads the checkpoints of {each.reads}, which are deleted"
-
-
-def secret_name(work: Workload, name: str, fingerprint: str) -> str:
-    """Return the name of a secret in Swarm, as in the rendered stack."""
-    return f"{work.stack}-{name}-{fingerprint}"
-
-
-def _problems(
-    job: Workload,
-    ours: Collection[str],
-    planned: Mapping[str, int],
-    cluster: Cluster,
-    versions: Mapping[str, str],
-    *,
-    fresh: bool,
-) -> Iterator[str]:
-    """Yield what prevents a workload's deploy.
-
-    `ours` are the stacks of the deploy, which gives each host so many GPUs as are `planned`.
-    """
-    anew = fresh and job.kind is Kind.JOB
-    if anew and state_of(cluster, job.name) not in {None, *ENDED}:
-        yield f"job {job.name} runs: end it first, `kit stop {job.name}`"
-    yield from _held_by_others(job, ours, cluster, versions)
-    down = []
-    for placement in job.placements:
-        host = placement.host.name
-        node = cluster.node_of(host)
-        if node is None:
-            yield f"{host} is not a node of the swarm: kit swarm up"
-        elif not node.ready or node.availability != "active":
-            down.append(f"{host} is {'down' if not node.ready else node.availability}")
-        elif shortage := _shortage(node, planned[host], job, ours, cluster):
-            yield f"{job.name}: {shortage}"
-    if down and len(job.placements) - len(down) < job.needed:
-        fewer = ", or let the job continue with fewer (`hosts: {min: …}`)"
-        yield (
-            f"{job.name}: {', '.join(down)}, and it needs {count(job.needed, 'host')}: "
-            f"bring it back{fewer if job.kind is Kind.JOB else ''}"
-        )
-
-
-def _held_by_others(
-    job: Workload, ours: Collection[str], cluster: Cluster, versions: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield the GPUs of a workload that are held by a workload outside this deploy.
-
-    One whose file is gone cannot be deployed too.
-    """
-    wanted = gpus_of(job)
-    for (host, gpu), stack in sorted(cluster.holders().items()):
-        if (host, gpu) in wanted and stack not in ours:
-            name = cluster.owner(stack)
-            too = f"deploy {name} too, or " if f"{stack}.stack.yaml" in versions else ""
-            yield f"{job.name}: {gpu} of {host} is held by {name}: {too}{ending(cluster, stack)}"
-
-
-def _shortage(
-    node: Node, planned: int, job: Workload, ours: Collection[str], cluster: Cluster
-) -> str:
-    """Return the reason why a node has too few free GPUs, or "" if it has enough.
-
-    The GPUs that workloads of this deploy hold now are ignored: the plan assigns them anew.
-    """
-    others = sum(number for name, number in cluster.held(node).items() if name not in ours)
-    if planned + others <= len(node.gpus):
-        return ""
-    return gpus_wanted(cluster, node, planned, job.stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,63 +241,11 @@ def _work(
         file = f"{job.stack}.stack.yaml"
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
         deploy = DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
-        yield from _moved(job, cluster, deploy, moved)
-        yield from _one_by_one(job, services, deploy, runs=not again and state not in ENDED)
+        yield from move(job, cluster, deploy, moved)
+        yield from one_by_one(job, services, deploy, runs=not again and state not in ENDED)
         yield deploy
     if not again and state is not None and state not in ENDED:
         yield from _task_restarts(job, cluster)
-
-
-def _moved(
-    job: Workload, cluster: Cluster, deploy: DeployStack, ends: Sequence[Step]
-) -> Iterator[Step]:
-    """Yield the steps that start a server on its new hosts, then those that end the former ones."""
-    urls = dict(zip((each.host.name for each in job.placements), job.urls, strict=False))
-    for part in _new_parts(job, cluster) if ends else ():
-        yield UpdateService(
-            where="swarm",
-            what=f"start {job.stack}_{part.name}",
-            cause="its former hosts answer until it does",
-            stack=deploy.stack,
-            file=deploy.file,
-            variables=deploy.variables,
-            part=part.name,
-            urls=tuple(f"{urls[each.host.name]}{job.ready}" for each in part.placements),
-            others=(f"{job.urls[-1]}{job.ready}",),
-            timeout=job.start_timeout,
-        )
-    yield from ends
-
-
-def _one_by_one(
-    job: Workload, services: Sequence[Service], deploy: DeployStack, *, runs: bool
-) -> Iterator[Step]:
-    """Yield the steps that update the services of a server that runs, each while others answer.
-
-    `docker stack deploy` would update all of them at once.
-    """
-    deployed = {service.part for service in services}
-    parts = [part for part in job.working if part.name in deployed]
-    if not runs or job.kind is not Kind.SERVER or len(parts) < 2:
-        return
-    urls = dict(zip((each.host.name for each in job.placements), job.urls, strict=False))
-    answering = [
-        tuple(f"{urls[each.host.name]}{job.ready}" for each in part.placements) for part in parts
-    ]
-    for number, part in enumerate(parts):
-        others = tuple(url for after in answering[number + 1 :] for url in after)
-        yield UpdateService(
-            where="swarm",
-            what=f"update {job.stack}_{part.name}",
-            cause=deploy.cause,
-            stack=deploy.stack,
-            file=deploy.file,
-            variables=deploy.variables,
-            part=part.name,
-            urls=answering[number],
-            others=others,
-            timeout=job.start_timeout,
-        )
 
 
 def _task_restarts(job: Workload, cluster: Cluster) -> Iterator[Step]:

@@ -15,7 +15,8 @@ from pathlib import Path
 import yaml
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 from kit.hosts.nodes import Spec, promote, update_node
 from kit.model import Host
 from kit.runtime.loop import execute_steps

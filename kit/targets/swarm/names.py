@@ -80,3 +80,13 @@ def _names(workload: Workload) -> Iterator[tuple[str, str, int, str]]:
     secrets = [f"{workload.stack}-{secret.name}-{'0' * 8}" for secret in workload.secrets]
     longest = max(secrets, key=len, default="")
     yield "secret", longest, LONGEST_CONFIG, f"{whose} or the secret's name"
+
+
+def variable(name: str) -> str:
+    """Return the variable that selects a secret's value in a stack's file."""
+    return f"KIT_SECRET_{name}"
+
+
+def secret_name(work: Workload, name: str, fingerprint: str) -> str:
+    """Return the name of a secret in Swarm, as in the rendered stack."""
+    return f"{work.stack}-{name}-{fingerprint}"

@@ -11,16 +11,10 @@ from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.targets.swarm.labels import data_constraint
 from kit.targets.swarm.names import key_name, network_name
-from kit.targets.swarm.stacks import (
-    OVERLAY,
-    Service,
-    Stack,
-    networks_of,
-    pinned_to,
-    service_of,
-)
+from kit.targets.swarm.stacks import OVERLAY, Service, Stack, networks_of, pinned_to, service_of
 from kit.workload.data import VOLUME
-from kit.workload.types import Part, Role, Variable, Word
+from kit.workload.settings import Variable, Word
+from kit.workload.types import Part, Role
 from trainer.contract.bearer import KEY
 
 PLATFORM = "platform.stack.yaml"

@@ -15,7 +15,8 @@ from dataclasses import asdict
 from typing import Any
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 from kit.runtime.history import Deployment, LockHolder, read_deployment, this_process
 from kit.runtime.status import JobStatus, status_from_json, status_to_json
 

@@ -8,9 +8,11 @@ from contextlib import closing
 from typing import TypeVar
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 from kit.model import Host
 from kit.runtime.health import fault
+from kit.targets.swarm.containers import SERVICE_LABEL
 from kit.targets.swarm.observe import STACK_LABEL, observe_cluster, observe_tasks
 from kit.targets.swarm.order import Gpu
 from kit.targets.swarm.state import Cluster, Service
@@ -31,8 +33,6 @@ MOST_PASSES = 16
 """Failed tasks that are removed from a slot to make room for a new one; Swarm keeps fewer."""
 POLL = 0.5
 """Seconds between two checks."""
-SERVICE_LABEL = "com.docker.swarm.service.name"
-"""Docker's label on the containers of a service."""
 IN_USE = 409
 
 ResultT = TypeVar("ResultT")

@@ -9,19 +9,8 @@ from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.targets.swarm.labels import HOST_LABEL, constraint
 from kit.targets.swarm.names import checkpoints_alias, key_name, metrics_alias, network_name
-from kit.workload.types import (
-    Config,
-    Environment,
-    Kind,
-    Net,
-    Part,
-    Port,
-    Role,
-    Symbol,
-    Variable,
-    Word,
-    Workload,
-)
+from kit.workload.settings import Config, Environment, Net, Port, Symbol, Variable, Word
+from kit.workload.types import Kind, Part, Role, Workload
 from trainer.contract.bearer import KEY
 
 HOST = "{{.Node.Hostname}}"

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
-from kit.runtime.access import Access, no_container
+from kit.runtime.access import Access
 from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
-from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
-from kit.runtime.seen import visible_gpus, with_seen
+from kit.runtime.seen import with_seen
 from kit.runtime.source import current_source
 from kit.runtime.status import ENDED, JobStatus, LogLine, State, without_lines
 from kit.runtime.steps import Step, unchanged_message
@@ -29,16 +27,16 @@ from kit.runtime.target import Agree, Known
 from kit.secrets import fingerprint, new_key, read_secrets
 from kit.targets.lowered import file_version
 from kit.targets.swarm import registers
-from kit.targets.swarm.decide import decide, secret_name, variable
+from kit.targets.swarm.containers import access_on, release_on, seen_on
+from kit.targets.swarm.decide import decide
 from kit.targets.swarm.drift import drift
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.labels import data_labels
 from kit.targets.swarm.logs import Logs, sources
 from kit.targets.swarm.monitoring import MONITORING
-from kit.targets.swarm.names import key_name, monitoring_stack
+from kit.targets.swarm.names import key_name, monitoring_stack, secret_name, variable
 from kit.targets.swarm.observe import first_answer, observe_cluster
 from kit.targets.swarm.platform import PLATFORM
-from kit.targets.swarm.release import SERVICE_LABEL
 from kit.targets.swarm.state import Cluster, Service
 from kit.targets.swarm.status import (
     fewest_of,
@@ -50,7 +48,7 @@ from kit.targets.swarm.status import (
     working,
 )
 from kit.targets.swarm.steps import DeployStack
-from kit.targets.swarm.wait import NotUpError, wait_until_up
+from kit.targets.swarm.wait import NotUpError, end_training, wait_until_up
 from kit.values import Say
 from kit.workload.types import Kind, Workload
 from trainer.contract.words import nearest
@@ -241,7 +239,7 @@ class SwarmTarget:
         running = {host.host for host in status.hosts if host.state is State.RUNNING}
         hosts = [host for host in self._rendered.hosts if host.name in running]
         names = [service.name for service in services]
-        return with_seen(status, {host.name: partial(_seen_on, host, names) for host in hosts})
+        return with_seen(status, {host.name: partial(seen_on, host, names) for host in hosts})
 
     def missing(self) -> tuple[str, ...]:
         """Return the hosts that are no nodes and kit's own stacks; see `Target.missing`."""
@@ -285,7 +283,7 @@ class SwarmTarget:
         _require(cluster, name)
         status = self._status(cluster, name)
         if status.state not in ENDED:
-            status = _end(docker, cluster, status, self._event_logs[name].reader)
+            status = end_training(docker, cluster, status, self._event_logs[name].reader)
         with suppress(KitError):
             registers.record_status(docker, status)
         executor.remove(cluster.of(name)[0].stack)
@@ -294,20 +292,16 @@ class SwarmTarget:
 
     def release(self, job: str, host: str) -> None:
         """Signal the host's container, by its own engine; see `Target.release`."""
-        services = [each.name for each in working(self._see(), job)]
-        (place,) = [each for each in self._rendered.hosts if each.name == host]
-        with closing(Docker.of(place)) as docker:
-            for one in _containers_of(docker, services):
-                docker.request("POST", f"/containers/{one['Id']}/kill", signal="SIGUSR1")
+        release_on(*self._on(job, host))
 
     def access(self, name: str, host: str) -> Access:
         """Return the access to the host's container, by its own engine; see `Target.access`."""
-        services = [each.name for each in working(self._see(), name)]
+        return access_on(*self._on(name, host), name)
+
+    def _on(self, name: str, host: str) -> tuple[Host, list[str]]:
+        """Return a host, and the services of a workload whose containers may be there."""
         (place,) = [each for each in self._rendered.hosts if each.name == host]
-        with closing(Docker.of(place)) as docker:
-            for one in _containers_of(docker, services):
-                return Access(("docker", *docker.options), one["Id"])
-        raise no_container(name, host)
+        return place, [each.name for each in working(self._see(), name)]
 
     def start_data(self, names: Sequence[str], say: Say) -> None:  # noqa: ARG002
         """Deploy the platform's stack, which has the data services; see `Target.start_data`."""
@@ -329,57 +323,6 @@ class SwarmTarget:
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""
         return registers.history(self._docker())
-
-
-def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) -> JobStatus:
-    """End a job's training but not its rendezvous, which the hosts need for a last checkpoint.
-
-    Read its logs meanwhile: Swarm deletes them with the tasks.
-    """
-    services = working(cluster, status.job)
-    none = [f"{service.name}=0" for service in services]
-    asked = False
-
-    def ended() -> bool:
-        nonlocal asked
-        if asked:
-            return not _living(docker, services)
-        docker.command(f"end {status.job}", "service", "scale", "--detach", *none)
-        asked = True
-        return False
-
-    for line in Logs(docker, cluster).follow([status.job], time.time(), ended):
-        reader.read(line)
-    return replace(
-        status,
-        state=State.STOPPED,
-        message="",
-        ended=time.time(),
-        hosts=tuple(replace(host, state=State.STOPPED, message="") for host in status.hosts),
-        progress=reader.progress,
-        checkpoint=reader.checkpoint,
-    )
-
-
-def _living(docker: Docker, services: Sequence[Service]) -> bool:
-    """Return whether tasks still run on nodes that are ready."""
-    cluster = observe_cluster(docker)
-    tasks = cluster.tasks_of(services)
-    return any(task.state == "running" and cluster.ready(task.node) for task in tasks)
-
-
-def _seen_on(host: Host, services: Sequence[str]) -> tuple[str, ...]:
-    """Return the GPUs that the container of one of these services sees on a host."""
-    with closing(Docker.of(host)) as docker:
-        for one in _containers_of(docker, services):
-            return visible_gpus(docker, one["Id"])
-    return ()
-
-
-def _containers_of(docker: Docker, services: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the running containers of services on a host."""
-    for service in services:
-        yield from docker.get("/containers/json", filters={"label": [f"{SERVICE_LABEL}={service}"]})
 
 
 def _require(cluster: Cluster, name: str, ended: Sequence[JobStatus] = ()) -> None:

@@ -1,19 +1,22 @@
-"""Waiting until a job's tasks run, with reports of the reasons for delays."""
+"""Waiting until a job's tasks run, with reports of the reasons for delays, or have ended."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.runtime.endings import HOPELESS
-from kit.runtime.status import ENDED, HostStatus, State
+from kit.runtime.events import Reader
+from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.targets.swarm.logs import Logs
 from kit.targets.swarm.observe import observe_cluster
 from kit.targets.swarm.pulls import Pulls
-from kit.targets.swarm.state import Cluster
-from kit.targets.swarm.status import PULLING, RELEASING, fewest_of
+from kit.targets.swarm.state import Cluster, Service
+from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, working
 from kit.values import Say, count
 
 POLL = 0.5
@@ -126,3 +129,40 @@ def _failure(
     others = [host.host for host in hosts if host not in stuck and host.state not in ENDED]
     rest = f"; {', '.join(others)} wait for it" if others else ""
     return "\n".join([f"{job} does not come up{rest}", *(f"  {each}" for each in reasons)])
+
+
+def end_training(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) -> JobStatus:
+    """End a job's training but not its rendezvous, which the hosts need for a last checkpoint.
+
+    Read its logs meanwhile: Swarm deletes them with the tasks.
+    """
+    services = working(cluster, status.job)
+    none = [f"{service.name}=0" for service in services]
+    asked = False
+
+    def ended() -> bool:
+        nonlocal asked
+        if asked:
+            return not _living(docker, services)
+        docker.command(f"end {status.job}", "service", "scale", "--detach", *none)
+        asked = True
+        return False
+
+    for line in Logs(docker, cluster).follow([status.job], time.time(), ended):
+        reader.read(line)
+    return replace(
+        status,
+        state=State.STOPPED,
+        message="",
+        ended=time.time(),
+        hosts=tuple(replace(host, state=State.STOPPED, message="") for host in status.hosts),
+        progress=reader.progress,
+        checkpoint=reader.checkpoint,
+    )
+
+
+def _living(docker: Docker, services: Sequence[Service]) -> bool:
+    """Return whether tasks still run on nodes that are ready."""
+    cluster = observe_cluster(docker)
+    tasks = cluster.tasks_of(services)
+    return any(task.state == "running" and cluster.ready(task.node) for task in tasks)

@@ -1,0 +1,47 @@
+"""The containers of services on a host: its own engine knows them, the managers do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+from kit.hosts.docker import Docker
+from kit.model import Host
+from kit.runtime.access import Access, no_container
+from kit.runtime.seen import visible_gpus
+
+SERVICE_LABEL = "com.docker.swarm.service.name"
+"""Docker's label on the containers of a service."""
+
+
+def seen_on(host: Host, services: Iterable[str]) -> tuple[str, ...]:
+    """Return the GPUs that the container of one of these services sees."""
+    with closing(Docker.of(host)) as docker:
+        for one in _running(docker, services):
+            return visible_gpus(docker, one["Id"])
+    return ()
+
+
+def release_on(host: Host, services: Iterable[str]) -> None:
+    """Signal the containers: a host that is left out takes part again."""
+    with closing(Docker.of(host)) as docker:
+        for one in _running(docker, services):
+            docker.request("POST", f"/containers/{one['Id']}/kill", signal="SIGUSR1")
+
+
+def access_on(host: Host, services: Iterable[str], name: str) -> Access:
+    """Return the access to the container of one of these services of the workload `name`.
+
+    Raises:
+        KitError: None runs.
+    """
+    with closing(Docker.of(host)) as docker:
+        for one in _running(docker, services):
+            return Access(("docker", *docker.options), one["Id"])
+    raise no_container(name, host.name)
+
+
+def _running(docker: Docker, services: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for service in services:
+        yield from docker.get("/containers/json", filters={"label": [f"{SERVICE_LABEL}={service}"]})

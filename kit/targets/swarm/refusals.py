@@ -1,0 +1,94 @@
+"""What keeps a workload from being deployed on a Swarm: missing hosts, GPUs in use. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from kit.errors import KitError, once
+from kit.runtime.status import ENDED
+from kit.targets.swarm.order import gpus_of
+from kit.targets.swarm.state import Cluster, Node
+from kit.targets.swarm.status import ending, gpus_wanted, state_of
+from kit.values import count
+from kit.workload.types import Kind, Workload
+
+
+def refuse(
+    work: Sequence[Workload], cluster: Cluster, versions: Mapping[str, str], *, fresh: bool
+) -> None:
+    """Raise KitError with everything that keeps a workload from being deployed."""
+    ours = {each.stack for each in work}
+    planned: Counter[str] = Counter()
+    for placement in (place for each in work for place in each.placements):
+        planned[placement.host.name] += len(placement.gpus)
+    problems = [
+        problem
+        for each in work
+        for problem in _problems(each, ours, planned, cluster, versions, fresh=fresh)
+    ]
+    if problems:
+        raise KitError(once(problems))
+
+
+def _problems(
+    job: Workload,
+    ours: Collection[str],
+    planned: Mapping[str, int],
+    cluster: Cluster,
+    versions: Mapping[str, str],
+    *,
+    fresh: bool,
+) -> Iterator[str]:
+    """Yield what prevents a workload's deploy.
+
+    `ours` are the stacks of the deploy, which gives each host so many GPUs as are `planned`.
+    """
+    anew = fresh and job.kind is Kind.JOB
+    if anew and state_of(cluster, job.name) not in {None, *ENDED}:
+        yield f"job {job.name} runs: end it first, `kit stop {job.name}`"
+    yield from _held_by_others(job, ours, cluster, versions)
+    down = []
+    for placement in job.placements:
+        host = placement.host.name
+        node = cluster.node_of(host)
+        if node is None:
+            yield f"{host} is not a node of the swarm: kit swarm up"
+        elif not node.ready or node.availability != "active":
+            down.append(f"{host} is {'down' if not node.ready else node.availability}")
+        elif shortage := _shortage(node, planned[host], job, ours, cluster):
+            yield f"{job.name}: {shortage}"
+    if down and len(job.placements) - len(down) < job.needed:
+        fewer = ", or let the job continue with fewer (`hosts: {min: …}`)"
+        yield (
+            f"{job.name}: {', '.join(down)}, and it needs {count(job.needed, 'host')}: "
+            f"bring it back{fewer if job.kind is Kind.JOB else ''}"
+        )
+
+
+def _held_by_others(
+    job: Workload, ours: Collection[str], cluster: Cluster, versions: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the GPUs of a workload that are held by a workload outside this deploy.
+
+    One whose file is gone cannot be deployed too.
+    """
+    wanted = gpus_of(job)
+    for (host, gpu), stack in sorted(cluster.holders().items()):
+        if (host, gpu) in wanted and stack not in ours:
+            name = cluster.owner(stack)
+            too = f"deploy {name} too, or " if f"{stack}.stack.yaml" in versions else ""
+            yield f"{job.name}: {gpu} of {host} is held by {name}: {too}{ending(cluster, stack)}"
+
+
+def _shortage(
+    node: Node, planned: int, job: Workload, ours: Collection[str], cluster: Cluster
+) -> str:
+    """Return the reason why a node has too few free GPUs, or "" if it has enough.
+
+    The GPUs that workloads of this deploy hold now are ignored: the plan assigns them anew.
+    """
+    others = sum(number for name, number in cluster.held(node).items() if name not in ours)
+    if planned + others <= len(node.gpus):
+        return ""
+    return gpus_wanted(cluster, node, planned, job.stack)

@@ -52,8 +52,11 @@ def test_random_runs_keep_every_step_and_go_on(protocol: type[Cluster], seeds: i
     # Nobody looks whether a script hangs.
     [(Cluster, kind) for kind in FAULTS] + [(Scripts, kind) for kind in FAULTS if kind != "hang"],
 )
-def test_one_fault_at_any_place_keeps_every_step(protocol: type[Cluster], kind: str) -> None:
-    for turns in range(0, 24, 2):
+@pytest.mark.parametrize("first", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_one_fault_at_any_place_keeps_every_step(
+    protocol: type[Cluster], kind: str, first: int
+) -> None:
+    for turns in range(first, 24, 4):
         place(turns, kind, seed=turns, protocol=protocol)
 
 

@@ -236,6 +236,7 @@ def test_a_global_batch_is_kept_by_those_who_are_left(tmp_path: Path) -> None:
         cluster.check_samples()
 
 
+@pytest.mark.long
 def test_a_worker_that_is_silent_is_left_out_and_returns(tmp_path: Path) -> None:
     # An agent watches the process that it has started: there, it must be the one that is stopped.
     with three_hosts(tmp_path, cold="n2") as cluster:
@@ -321,6 +322,7 @@ def test_a_worker_that_takes_rank_0_anew_gets_the_weights_of_the_others(tmp_path
         cluster.check_samples()
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> None:
     """Long before the exchange's own timeout."""
     job = write_job(tmp_path, **ENDLESS, timeout=300)
@@ -391,6 +393,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
         cluster.check_samples()
 
 
+@pytest.mark.long
 def test_a_new_start_begins_with_the_checkpoint_of_a_spare(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         job = write_job(tmp_path, **ENDLESS, every_epochs=1, batch_size=16)

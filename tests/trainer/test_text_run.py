@@ -21,6 +21,7 @@ from trainer.text.packed import load_packed
 TOKENS: dict[str, Any] = {
     "dataset": "text", "path": "stories", "tokenizer": "bpe", "vocabulary": 300, "model": "gpt",
     "context": 32, "optimizer": "adamw", "learning_rate": 0.003, "schedule": "constant",
+    "clip_norm": 0.5, "activation_checkpointing": True,
     "options": {"layers": 2, "heads": 2, "width": 32, "tied": False, "positions": "rotary"},
 }  # fmt: skip
 DIVISIONS: dict[str, dict[str, Any]] = {

@@ -141,6 +141,7 @@ def test_a_local_mode_resumes_with_its_outer_step(tmp_path: Path) -> None:
     assert state["outer"]["state"][0]["momentum_buffer"].abs().max() > 0
 
 
+@pytest.mark.long
 def test_a_job_goes_on_with_another_exchange_and_precision(plain: Path, tmp_path: Path) -> None:
     shutil.copytree(plain.parent / "plain", tmp_path / "plain")
     changes: dict[str, Any] = {"mode": "diloco", "warm_up_steps": 0, "precision": "fp16"}

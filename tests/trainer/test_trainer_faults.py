@@ -289,6 +289,7 @@ def test_an_image_with_an_old_python_is_told_at_once(tmp_path: Path, mounted: bo
     assert failed.kind == "input"
 
 
+@pytest.mark.long
 def test_a_host_whose_restarts_are_used_up_may_come_again(tmp_path: Path) -> None:
     script, broken = tmp_path / "own.py", tmp_path / "broken"
     script.write_text(

@@ -127,6 +127,7 @@ def test_another_world_goes_on_with_the_mean(trained: Path, tmp_path: Path) -> N
 KILLED: dict[str, Any] = {"mode": "diloco", "every_steps": 4, "warm_up_steps": 3}
 
 
+@pytest.mark.long
 def test_a_training_that_is_killed_is_bit_equal(tmp_path: Path) -> None:
     """Two hosts with folders of their own lose all of their processes, twice, at any moment."""
     for kind in ("whole", "parts"):

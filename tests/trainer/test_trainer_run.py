@@ -167,6 +167,7 @@ def test_one_shared_folder_has_one_writer(tmp_path: Path) -> None:
     assert written == told
 
 
+@pytest.mark.long
 def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
     job = write_job(tmp_path, name="long", epochs=15, every_epochs=4)
     folders = (tmp_path / "pc1", tmp_path / "pc2")

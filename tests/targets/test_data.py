@@ -115,6 +115,7 @@ train: {dataset: shards, model: cnn, epochs: 1000, batch_size: 8, image_size: 8}
 """
 
 
+@pytest.mark.long
 def test_shards_are_streamed_by_the_name_of_their_set(
     stored: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

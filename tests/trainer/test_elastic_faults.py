@@ -286,6 +286,7 @@ def metrics_of(cluster: Cluster) -> list[dict[str, float]]:
     return metrics(*(cluster.local.folder / name for name in NAMES))
 
 
+@pytest.mark.long
 def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         cluster = Cluster(local, write_job(tmp_path, **ENDLESS, every_epochs=9999), "2:2")

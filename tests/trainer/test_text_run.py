@@ -131,6 +131,7 @@ And often is his gold complexion dimm'd.
 """
 
 
+@pytest.mark.long
 def test_a_learnt_text_is_given_back_beyond_the_context(tmp_path: Path) -> None:
     """The server's window slides: the model must know what follows at all places of its window.
 

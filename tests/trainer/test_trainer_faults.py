@@ -120,6 +120,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_can_be_skipped(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         tasks = faulty_pair(local, "nan", at=18, on_nan="skip", epochs=6)

@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from PIL import Image
 
@@ -28,7 +27,6 @@ def draw_images(root: Path) -> None:
                 Image.new("RGB", (48, 40), colour).save(folder / f"{number}.jpg")
 
 
-@pytest.mark.long
 def test_a_text_is_learnt_by_two_processes(tmp_path: Path) -> None:
     (tmp_path / "verse.txt").write_text(VERSE * 200)
     job = write_job(

@@ -66,13 +66,13 @@ def write(project: Project, engine: str, hosts: int, *, listed: bool) -> None:
     project.write(text, {"resnet": JOB}, {"resnet": SERVER} if listed else {})
 
 
-@pytest.mark.parametrize("engine", ["swarm", "compose"])
 @pytest.mark.parametrize(
-    ("arguments", "listed"),
+    ("engine", "arguments", "listed"),
     [
-        (("render", "--diff"), True),
-        (("render", "--diff"), False),
-        (("split", "--infer", "50", "--dry-run"), True),
+        ("swarm", ("render", "--diff"), True),
+        ("compose", ("render", "--diff"), True),
+        ("swarm", ("render", "--diff"), False),
+        ("compose", ("split", "--infer", "50", "--dry-run"), True),
     ],
 )
 def test_the_work_grows_with_the_hosts(

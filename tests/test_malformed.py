@@ -329,16 +329,16 @@ def test_files_that_are_not_there(
 
 
 ENDLESS = [
-    ("inventory.yaml", ["plan"]),
-    ("jobs/pipe.yaml", ["plan"]),
-    ("serve/pipe.yaml", ["plan"]),
-    ("images.lock", ["plan"]),
-    ("mine/platform.stack.yaml.j2", ["render", "--templates", "mine"]),
+    ("inventory.yaml", ["plan"], "pipe"),
+    ("inventory.yaml", ["plan"], "/dev/zero"),
+    ("jobs/pipe.yaml", ["plan"], "pipe"),
+    ("serve/pipe.yaml", ["plan"], "/dev/zero"),
+    ("images.lock", ["plan"], "pipe"),
+    ("mine/platform.stack.yaml.j2", ["render", "--templates", "mine"], "/dev/zero"),
 ]
 
 
-@pytest.mark.parametrize("device", ["pipe", "/dev/zero"])
-@pytest.mark.parametrize(("name", "arguments"), ENDLESS)
+@pytest.mark.parametrize(("name", "arguments", "device"), ENDLESS)
 def test_a_pipe_or_a_device_is_no_input(
     project: Project, name: str, arguments: list[str], device: str
 ) -> None:
@@ -493,11 +493,28 @@ def mutated(data: st.DataObject, document: Any) -> Any:
 PROBLEM = re.compile(r"(inventory\.yaml|jobs/[^/]+\.ya?ml):\d+: \S.*; \S.*")
 
 
-@settings(max_examples=250)
-@given(data=st.data(), example=st.sampled_from(EXAMPLES), changes=st.integers(1, 3))
+CHANGED = given(data=st.data(), example=st.sampled_from(EXAMPLES), changes=st.integers(1, 3))
+
+
+@settings(max_examples=100)
+@CHANGED
 def test_whatever_is_changed_in_an_example_kit_answers(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, example: Path, changes: int
 ) -> None:
+    answers(Project(tmp_path_factory.mktemp("fuzz")), data, example, changes)
+
+
+@pytest.mark.long
+@settings(max_examples=1000)
+@CHANGED
+def test_whatever_is_changed_in_an_example_kit_answers_for_long(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, example: Path, changes: int
+) -> None:
+    answers(Project(tmp_path_factory.mktemp("fuzz")), data, example, changes)
+
+
+def answers(project: Project, data: st.DataObject, example: Path, changes: int) -> None:
+    """Change an example somewhere: it is rendered, or each mistake is told."""
     jobs = (example / "jobs").glob("*.yaml")
     files = {path.stem: yaml.safe_load(path.read_text()) for path in jobs}
     files[""] = yaml.safe_load((example / "inventory.yaml").read_text())
@@ -505,7 +522,6 @@ def test_whatever_is_changed_in_an_example_kit_answers(
         name = data.draw(st.sampled_from(sorted(files)))
         files[name] = mutated(data, files[name])
     texts = {name: yaml.safe_dump(file, allow_unicode=True) for name, file in files.items()}
-    project = Project(tmp_path_factory.mktemp("fuzz"))
     project.write(texts.pop(""), texts)
     plan = project.kit("plan")
     result = project.kit("render")

@@ -28,7 +28,7 @@ from tests.pages import anchors
 from tests.ports import free_port
 from tests.sandbox import INVENTORY, JOB, ROOT, SERVER, Project
 from tests.trainer import servers
-from tests.trainer.hosts import ENDLESS, hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, PACE, hosts, wait_until, write_job
 
 MONITORED = INVENTORY + 'monitoring: {retention: 30d, alertmanager: "alerts.lab:9093", logs: 30d}\n'
 RUNBOOKS = ROOT / "docs" / "how-to" / "monitoring.md"
@@ -273,7 +273,7 @@ def test_every_query_of_the_dashboards_returns_data(project: Project, tmp_path: 
     with hosts(tmp_path) as local:
         end = local.rendezvous()
         for name, port in zip(("pc1", "pc2"), metrics, strict=True):
-            local.agent(name, job, end, 1, KIT_METRICS_PORT=str(port), **more)
+            local.agent(name, job, end, 1, KIT_METRICS_PORT=str(port), **more, **PACE)
         wait_until(lambda: any((tmp_path / "pc1").glob("step-*/COMPLETE")), "a checkpoint")
         server = servers.start(local, tmp_path / "pc1")
         configuration(

@@ -88,6 +88,12 @@ class Operator:
         return self.project.folder / "compose" / CLUSTER
 
 
+def one_gpu_each(lab: Lab) -> tuple[str, str]:
+    """A change of the inventory: n2 trains by one GPU as n1; a rank more would import PyTorch."""
+    second = lab.uuids("n2")[1]
+    return f"uuid: {second},", f"uuid: {second}, use: inference,"
+
+
 def make_operator(lab: Lab, project: Project, docker: Docker, engine: str) -> Operator:
     """Return an operator whose ssh and docker reach the nodes."""
     folders = (lab.settings.folder / "bin", Path(docker.program).parent, os.environ["PATH"])

@@ -16,7 +16,7 @@ from tests.lab.settings import IMAGE
 from tests.sandbox import Project
 from tests.targets.test_data import write_cifar10
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 ADDRESSES = {"n1": "fd78::11", "n2": "fd78::12"}
 JOB = f"""\
 image: {IMAGE}

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.client import get
 from tests.lab.conftest import CLUSTER, Lab, wait_for
-from tests.lab.operator import Operator, make_operator
+from tests.lab.operator import Operator, make_operator, one_gpu_each
 from tests.lab.settings import IMAGE
 from tests.sandbox import ROOT, Project
 from tests.targets.test_data import write_cifar10
@@ -42,7 +42,7 @@ ROLES = ("[manager, storage]", "[manager]"), ("  n3:\n", "  n3:\n    roles: [sto
 def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
     """The host without GPUs stores; both others fetch."""
     made = make_operator(lab, project, docker, "swarm")
-    made.write({"digits": JOB}, *ROLES)
+    made.write({"digits": JOB}, *ROLES, one_gpu_each(lab))
     made.kit("swarm", "up", "--yes")
     try:
         yield made
@@ -101,7 +101,7 @@ def streams(operator: Operator, folder: Path) -> None:
     draw_images(folder / "colours")
     pack = ("trainer.streaming.pack", str(folder / "colours"), str(folder / "shards"))
     subprocess.run([sys.executable, "-m", *pack, "--mib", "0.02"], cwd=ROOT, check=True)
-    operator.write({"digits": STREAMED}, *ROLES)
+    operator.write({"digits": STREAMED}, *ROLES, one_gpu_each(operator.lab))
     operator.kit("data", "add", "colours", str(folder / "shards"))
     plan = operator.kit("plan")
     assert "streams     colours on n3, " in plan

@@ -20,7 +20,7 @@ SLOW = {"KIT-SSH-001", "KIT-SWARM-003", "KIT-SWARM-004", "KIT-SWARM-005", "KIT-D
 """Codes of faults that take long to make or to correct; `python -m tests.lab.faults` has all."""
 PACED = "environment: {LAB_PACE: '0.2'}\n"
 """A training that leaves the cores to others: see tests/lab/pace."""
-FEW = random.Random(SEED).sample([fault for fault in FAULTS if fault.code not in SLOW], 3)
+FEW = random.Random(SEED).sample([fault for fault in FAULTS if fault.code not in SLOW], 2)
 
 
 @pytest.fixture(scope="module")

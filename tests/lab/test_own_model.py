@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
-from tests.lab.operator import PATIENCE, Operator, make_operator
+from tests.lab.operator import PATIENCE, Operator, make_operator, one_gpu_each
 from tests.lab.settings import IMAGE
 from tests.sandbox import Project
 from tests.trainer import own
@@ -48,7 +48,7 @@ FAULT = "mine.py:15: in loss: NameError: name 'wrong' is not defined"
 @pytest.fixture
 def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
     made = make_operator(lab, project, docker, "swarm")
-    made.write({"mine": JOB, "mine.py": CODE})
+    made.write({"mine": JOB, "mine.py": CODE}, one_gpu_each(lab))
     made.kit("swarm", "up", "--yes")
     try:
         yield made
@@ -64,7 +64,7 @@ def test_containers_train_it_and_its_change(operator: Operator, lab: Lab) -> Non
     wait_for(lambda: operator.trains("mine"), "a checkpoint")
     before = operator.status("mine")
     assert set(before["progress"]["metrics"]) == {"loss", "mae", "worst"}
-    assert before["world_size"] == 3
+    assert before["world_size"] == 2
     configs = lab.docker("n1", "config", "ls", "--format", "{{.Name}}").split()
     (first,) = [name for name in configs if name.startswith("train-mine-code-")]
 
@@ -72,7 +72,7 @@ def test_containers_train_it_and_its_change(operator: Operator, lab: Lab) -> Non
     lab.ssh("n2", f"touch {HANG}")
     wait_for(lambda: "hangs" in message(operator, "n2"), "the status to say that n2 hangs")
     lab.ssh("n2", f"rm {HANG}")
-    wait_for(lambda: operator.status("mine")["world_size"] == 3, "n2 to train again")
+    wait_for(lambda: operator.status("mine")["world_size"] == 2, "n2 to train again")
     assert message(operator, "n2") == ""
     said = operator.kit("logs", "mine")
     assert 'mine.py", line' in said
@@ -80,7 +80,7 @@ def test_containers_train_it_and_its_change(operator: Operator, lab: Lab) -> Non
 
     # Another metric: a new config, and the training goes on from its checkpoint.
     changed = CODE.replace('"worst"', '"largest"')
-    operator.write({"mine": JOB, "mine.py": changed})
+    operator.write({"mine": JOB, "mine.py": changed}, one_gpu_each(lab))
     operator.kit("deploy", "--detach")
     wait_for(lambda: "largest" in metrics(operator), "the metric of the changed file")
     after = operator.status("mine")
@@ -91,7 +91,7 @@ def test_containers_train_it_and_its_change(operator: Operator, lab: Lab) -> Non
 
     # A fault in it ends the job. A deploy that still looks tells it, the status does always.
     broken = changed.replace("return (outputs - targets).square().mean()", "return wrong")
-    operator.write({"mine": JOB, "mine.py": broken})
+    operator.write({"mine": JOB, "mine.py": broken}, one_gpu_each(lab))
     process = operator.start("deploy", "--detach")
     said, _ = process.communicate(timeout=PATIENCE)
     if process.returncode == 0:

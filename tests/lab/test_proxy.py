@@ -165,6 +165,7 @@ def test_no_request_is_lost_in_an_update(operator: Operator, lab: Lab) -> None:
     assert dark.slowest < 20
 
 
+@pytest.mark.long
 def test_no_request_is_lost_when_a_server_and_a_training_swap_hosts(
     operator: Operator, lab: Lab
 ) -> None:

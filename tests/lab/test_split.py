@@ -90,7 +90,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     operator.project.write(
         "cluster: one\nengine: compose\nhosts:\n"
         f"  n3: {{address: {lab.settings.address('n3')}, ssh: root@n3, gpus: 3}}\n",
-        {"digits": train(60)},
+        {"digits": train(25).replace('"1"', '"1", LAB_PACE: "0.05"')},
         {"digits": SERVER},
     )
     assert "serve-digits   GPUs, serves digits   idle" in operator.kit(
@@ -116,7 +116,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
 
     # All GPUs back to training, which continues with three.
     operator.split("--infer", "0")
-    operator.project.write(None, {"digits": train(65)}, {"digits": SERVER})
+    operator.project.write(None, {"digits": train(28)}, {"digits": SERVER})
     operator.kit("render")
     waiting = "serve-digits: n3 has 1 GPU, the files give it none: `kit deploy` moves them"
     assert waiting in operator.kit("status")

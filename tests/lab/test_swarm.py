@@ -236,6 +236,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     assert (entry["job"], entry["image"]) == ("digits", STAND_IN)
 
 
+@pytest.mark.long
 def test_ones_own_script_loses_a_host_and_goes_on(operator: Operator, hosts: Lab) -> None:
     operator.write({"own": OWN})
     operator.kit("deploy")

@@ -15,6 +15,7 @@ import psutil
 
 from tests.ports import free_port
 from tests.sandbox import DEADLINE
+from tests.warm import warm_kit
 
 INVENTORY = """\
 cluster: test
@@ -25,11 +26,20 @@ hosts:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
-    """Wait for a state, and fail with its name when it does not come."""
+    """Wait for a state, and fail with its name when it does not come.
+
+    It polls at most a third of the time: a `kit status` would keep a core busy.
+    """
     deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
+        time.sleep(max(0.05, 2 * (time.monotonic() - began)))
+        began = time.monotonic()
+
+
+SHORT = {"history", "logs", "plan", "render", "report", "status"}
+"""Commands that start nothing which outlives them. Their imports would be most of their work."""
 
 
 @dataclass
@@ -64,8 +74,10 @@ class Cluster:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `kit` and leave it running."""
+        # What others start is known by its variables in /proc: a warm Python's are not its own.
+        python = warm_kit().executable if arguments[0] in SHORT else sys.executable
         process = subprocess.Popen(
-            [sys.executable, "-m", "kit", *arguments],
+            [python, "-m", "kit", *arguments],
             cwd=self.folder,
             env=self.environment,
             text=True,

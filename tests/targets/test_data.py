@@ -63,6 +63,7 @@ def write_cifar10(folder: Path, samples: int = 64) -> None:
         (made / name).write_bytes(b"".join(rows))
 
 
+@pytest.mark.long
 def test_a_job_trains_on_a_data_set_that_was_added(stored: Cluster, tmp_path: Path) -> None:
     write_cifar10(tmp_path / "download")
     stored.job("digits", TRAIN)
@@ -115,6 +116,7 @@ train: {dataset: shards, model: cnn, epochs: 1000, batch_size: 8, image_size: 8}
 """
 
 
+@pytest.mark.long
 def test_shards_are_streamed_by_the_name_of_their_set(
     stored: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

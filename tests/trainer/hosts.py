@@ -71,10 +71,13 @@ def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:
+    """Poll a condition, at most a third of the time: the log of a long training is long to read."""
     deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
+        time.sleep(max(0.02, 2 * (time.monotonic() - began)))
+        began = time.monotonic()
 
 
 def descendants(pid: int) -> list[int]:

@@ -155,6 +155,7 @@ def test_samples_of_a_dataset_are_read_in_workers(tmp_path: Path) -> None:
         assert last.metrics == pytest.approx(epochs_of(alone)[-1].metrics, rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_lost_worker_costs_no_step_and_no_restart_of_others(tmp_path: Path) -> None:
     slow = REGRESSION.replace("def loss(", "def loss_of(") + (
         "\nimport time\n\ndef loss(outputs, targets):\n"

@@ -32,7 +32,8 @@ from trainer.group.messages import (
 )
 from trainer.launcher.rounds import Rounds
 
-SEEDS = int(os.environ.get("KIT_WALKS", "40"))
+WALKS = int(os.environ.get("KIT_WALKS", "100"))
+"""Random runs of `make test-long`."""
 FAULTS = ("kill_worker", "lose_host", "cut", "lose_coordinator", "hang")
 
 
@@ -40,9 +41,10 @@ BOTH = pytest.mark.parametrize("protocol", [Cluster, Scripts])
 """The built-in training, and the rounds of a script."""
 
 
+@pytest.mark.parametrize("seeds", [15, pytest.param(WALKS, marks=pytest.mark.long)])
 @BOTH
-def test_random_runs_keep_every_step_and_go_on(protocol: type[Cluster]) -> None:
-    assert sum(walk(seed, protocol=protocol) for seed in range(SEEDS)) > 100 * SEEDS
+def test_random_runs_keep_every_step_and_go_on(protocol: type[Cluster], seeds: int) -> None:
+    assert sum(walk(seed, protocol=protocol) for seed in range(seeds)) > 100 * seeds
 
 
 @pytest.mark.parametrize(
@@ -50,8 +52,11 @@ def test_random_runs_keep_every_step_and_go_on(protocol: type[Cluster]) -> None:
     # Nobody looks whether a script hangs.
     [(Cluster, kind) for kind in FAULTS] + [(Scripts, kind) for kind in FAULTS if kind != "hang"],
 )
-def test_one_fault_at_any_place_keeps_every_step(protocol: type[Cluster], kind: str) -> None:
-    for turns in range(0, 24, 2):
+@pytest.mark.parametrize("first", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_one_fault_at_any_place_keeps_every_step(
+    protocol: type[Cluster], kind: str, first: int
+) -> None:
+    for turns in range(first, 24, 4):
         place(turns, kind, seed=turns, protocol=protocol)
 
 

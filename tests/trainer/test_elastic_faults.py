@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 from tests.trainer.hosts import (
     ENDLESS,
+    PACE,
     Hosts,
     Task,
     descendants,
@@ -46,6 +47,8 @@ class Cluster:
     nnodes: str = "1:3"
     spares: tuple[str, ...] = ()
     pace: str = "0.02"
+    cold: str = ""
+    """The host whose processes import PyTorch themselves: its agent's children are its workers."""
     endpoint: str = ""
     coordinator: Task | None = None
     hosts: dict[str, Task] = field(default_factory=dict)
@@ -58,6 +61,7 @@ class Cluster:
         witness = self.local.folder / "witness"
         witness.mkdir(exist_ok=True)
         for name in names:
+            self.local.cold = name == self.cold
             self.hosts[name] = self.local.agent(
                 name,
                 self.job,
@@ -165,11 +169,11 @@ class Cluster:
 
 
 @contextmanager
-def three_hosts(folder: Path, *, cold: bool = False) -> Iterator[Cluster]:
+def three_hosts(folder: Path, *, cold: str = "") -> Iterator[Cluster]:
     """Three hosts that train."""
-    with hosts(folder, cold=cold) as local:
+    with hosts(folder) as local:
         job = write_job(folder, **ENDLESS, every_epochs=5)
-        found = Cluster(local, job)
+        found = Cluster(local, job, cold=cold)
         found.start(*NAMES)
         found.wait_for(3, 0)
         yield found
@@ -181,16 +185,32 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield found
 
 
-def test_a_lost_worker_returns_and_nobody_else_is_started_anew(cluster: Cluster) -> None:
-    others = {name: cluster.worker(name) for name in ("n1", "n3")}
-    kill(cluster.worker("n2"))
+def test_who_is_lost_or_silent_returns_and_nobody_else_is_started_anew(cluster: Cluster) -> None:
+    """A worker, then the host of rank 0, then a host that stands still as without power."""
+    workers = {name: cluster.worker(name) for name in NAMES}
+    kill(workers.pop("n2"))
     cluster.wait_for(2, 1)
     cluster.wait_for(3, 2)
-    assert {name: cluster.worker(name) for name in ("n1", "n3")} == others
-    cluster.end()
+    assert {name: cluster.worker(name) for name in workers} == workers
     for name, restarts in {"n1": 0, "n2": 1, "n3": 0}.items():
         assert cluster.hosts[name].of(Member)[-1].restarts == restarts
-        assert not cluster.hosts[name].of(Resumed)  # From a checkpoint.
+
+    now = len(cluster.begins())
+    cluster.hosts["n1"].end()
+    cluster.wait_for(2, now)
+    told = [each for task in cluster.hosts.values() for each in task.of(Regrouped)]
+    assert any(each.reason == "n1 is lost" for each in told)
+    cluster.start("n1")
+    cluster.wait_for(3, now + 1)
+
+    workers, now = {name: cluster.worker(name) for name in NAMES}, len(cluster.begins())
+    undo = stop(cluster.pids("n2"))
+    cluster.wait_for(2, now)
+    undo()
+    cluster.wait_for(3, now + 1)
+    assert {name: cluster.worker(name) for name in NAMES} == workers
+    cluster.end()
+    assert not any(task.of(Resumed) for task in cluster.local.tasks)  # From a checkpoint.
     cluster.check_samples()
 
 
@@ -216,34 +236,12 @@ def test_a_global_batch_is_kept_by_those_who_are_left(tmp_path: Path) -> None:
         cluster.check_samples()
 
 
-def test_the_host_of_rank_0_is_like_any_other(cluster: Cluster) -> None:
-    cluster.hosts["n1"].end()
-    cluster.wait_for(2, 1)
-    assert any(each.reason == "n1 is lost" for each in cluster.hosts["n2"].of(Regrouped))
-    cluster.start("n1")
-    cluster.wait_for(3, 2)
-    cluster.end()
-    cluster.check_samples()
-
-
-def stop_host(cluster: Cluster) -> Callable[[], None]:
-    """Stop a whole host by signals, as if it had lost its power; return what undoes it."""
-    return stop(cluster.pids("n2"))
-
-
-def stop_worker(cluster: Cluster) -> Callable[[], None]:
-    """Stop a worker, whose agent goes on."""
-    return stop([cluster.worker("n2")])
-
-
-@pytest.mark.parametrize("fault", [stop_host, stop_worker])
-def test_who_is_silent_is_left_out_and_returns(
-    fault: Callable[[Cluster], Callable[[], None]], tmp_path: Path
-) -> None:
+@pytest.mark.long
+def test_a_worker_that_is_silent_is_left_out_and_returns(tmp_path: Path) -> None:
     # An agent watches the process that it has started: there, it must be the one that is stopped.
-    with three_hosts(tmp_path, cold=fault is stop_worker) as cluster:
+    with three_hosts(tmp_path, cold="n2") as cluster:
         before = cluster.worker("n2")
-        undo = fault(cluster)
+        undo = stop([before])
         cluster.wait_for(2, 1)
         undo()
         cluster.wait_for(3, 2)
@@ -256,6 +254,12 @@ def test_a_group_needs_no_coordinator_until_it_changes(cluster: Cluster) -> None
     assert cluster.coordinator
     cluster.coordinator.end()
     cluster.wait_for_epoch()
+    # A new one finds the group, and does not disturb it.
+    new = cluster.local.serve(cluster.endpoint, cluster.nnodes)
+    new.expect("finds group")
+    cluster.wait_for_epoch()
+    assert len(cluster.begins()) == 1
+    new.end()
     cluster.hosts["n3"].end()
     time.sleep(1)
     assert cluster.begins()[-1].world_size == 3
@@ -264,16 +268,6 @@ def test_a_group_needs_no_coordinator_until_it_changes(cluster: Cluster) -> None
     assert not any(task.of(Resumed) for task in cluster.hosts.values())
     cluster.end()
     cluster.check_samples()
-
-
-def test_a_new_coordinator_does_not_disturb_a_group(cluster: Cluster) -> None:
-    assert cluster.coordinator
-    cluster.coordinator.end()
-    new = cluster.local.serve(cluster.endpoint, cluster.nnodes)
-    new.expect("finds group")
-    cluster.wait_for_epoch()
-    assert len(cluster.begins()) == 1
-    cluster.end()
 
 
 def test_all_hosts_that_lose_their_power_resume_from_a_checkpoint(cluster: Cluster) -> None:
@@ -292,6 +286,7 @@ def metrics_of(cluster: Cluster) -> list[dict[str, float]]:
     return metrics(*(cluster.local.folder / name for name in NAMES))
 
 
+@pytest.mark.long
 def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         cluster = Cluster(local, write_job(tmp_path, **ENDLESS, every_epochs=9999), "2:2")
@@ -328,15 +323,16 @@ def test_a_worker_that_takes_rank_0_anew_gets_the_weights_of_the_others(tmp_path
         cluster.check_samples()
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> None:
     """Long before the exchange's own timeout."""
     job = write_job(tmp_path, **ENDLESS, timeout=300)
     fault = {"FAULT": "hung", "FAULT_AT": "40", "FAULT_WORLD": "2", "FAULT_JOB": str(job)}
-    with hosts(tmp_path, cold=True) as local:
-        endpoint = local.rendezvous("1:2")
-        tasks = [
-            local.agent(name, job, endpoint, 1, program=[FAULTY], **fault) for name in ("n1", "n2")
-        ]
+    with hosts(tmp_path) as local:
+        endpoint, tasks = local.rendezvous("1:2"), list[Task]()
+        for name in ("n1", "n2"):
+            local.cold = name == "n2"
+            tasks.append(local.agent(name, job, endpoint, 1, program=[FAULTY], **fault, **PACE))
 
         def alone() -> list[Regrouped]:
             return [each for each in tasks[0].of(Regrouped) if each.world_size == 1]
@@ -398,6 +394,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
         cluster.check_samples()
 
 
+@pytest.mark.long
 def test_a_new_start_begins_with_the_checkpoint_of_a_spare(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         job = write_job(tmp_path, **ENDLESS, every_epochs=1, batch_size=16)

@@ -54,8 +54,9 @@ def ranks_of(division: dict[str, int]) -> int:
     return math.prod(division.values())
 
 
-SHORT = [each for each in DIVISIONS if ranks_of(each) == 2 or named(each) == "shard2-tensor2"]
-"""Each way by itself, and two of them together; `make test-long` has all."""
+SHORT = [each for each in DIVISIONS if named(each) == "shard2-tensor2"]
+"""Two ways together; `make test-long` has all, and test_text_run.py each by itself."""
+TURNS = [each for each in DIVISIONS if named(each) in {"pipeline2", "shard2"}]
 
 
 def changes_of(division: dict[str, int]) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def train_all(folder: Path, divisions: list[dict[str, int]]) -> Path:
     write_words(folder)
     whole = write_job(folder, name="plain", epochs=2, **(GPT | {"batch_size": GLOBAL_BATCH}))
     run(folder, 1, [(whole, folder / "plain")])
-    for ranks in (2, 4):
+    for ranks in sorted(set(map(ranks_of, divisions))):
         chosen = [each for each in divisions if ranks_of(each) == ranks]
         jobs = [write_job(folder, name=named(e), epochs=2, **changes_of(e)) for e in chosen]
         run(folder, ranks, [(job, folder / job.stem) for job in jobs])
@@ -126,11 +127,15 @@ def test_a_divided_model_learns_as_a_whole_one(
         assert max(away.values()) < 1e-3, (name, away)
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(len(DIVISIONS), marks=pytest.mark.long)])
-def test_a_training_goes_on_with_other_divisions(count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "divisions", [TURNS, pytest.param(DIVISIONS, marks=pytest.mark.long)], ids=["short", "all"]
+)
+def test_a_training_goes_on_with_other_divisions(
+    divisions: list[dict[str, int]], tmp_path: Path
+) -> None:
     write_words(tmp_path)
     plain = {**GPT, "batch_size": GLOBAL_BATCH}
-    order = random.Random(1).sample(DIVISIONS, count)
+    order = random.Random(1).sample(divisions, len(divisions))
     total = len(order) + 2
     whole = write_job(tmp_path, name="plain", epochs=total, **plain)
     run(tmp_path, 1, [(whole, tmp_path / "plain")])
@@ -162,7 +167,7 @@ def build(settings):
 def test_shards_of_ones_own_model_learn_as_replicas(tmp_path: Path) -> None:
     """A model with buffers, and with strides that shards can not have."""
     (tmp_path / "mine.py").write_text(CONVOLUTIONS)
-    changes: dict[str, Any] = {"model": "mine:build", "epochs": 2, "batch_size": 100}
+    changes: dict[str, Any] = {"model": "mine:build", "epochs": 1, "batch_size": 100}
     jobs = [
         write_job(tmp_path, name="whole", **changes),
         write_job(tmp_path, name="shards", shard=2, **changes),

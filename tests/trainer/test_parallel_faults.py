@@ -58,6 +58,7 @@ def test_replicas_go_on_from_their_own_shards_when_a_host_is_lost(local: Hosts) 
     assert not first.of(Failed)
 
 
+@pytest.mark.long
 def test_shards_across_hosts_need_all_of_them(local: Hosts) -> None:
     """Each host has one shard: a lost worker returns, and both resume from the checkpoint."""
     job = write_job(local.folder, shard=2, **SIZES)

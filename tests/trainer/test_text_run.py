@@ -21,6 +21,7 @@ from trainer.text.packed import load_packed
 TOKENS: dict[str, Any] = {
     "dataset": "text", "path": "stories", "tokenizer": "bpe", "vocabulary": 300, "model": "gpt",
     "context": 32, "optimizer": "adamw", "learning_rate": 0.003, "schedule": "constant",
+    "clip_norm": 0.5, "activation_checkpointing": True,
     "options": {"layers": 2, "heads": 2, "width": 32, "tied": False, "positions": "rotary"},
 }  # fmt: skip
 DIVISIONS: dict[str, dict[str, Any]] = {
@@ -130,6 +131,7 @@ And often is his gold complexion dimm'd.
 """
 
 
+@pytest.mark.long
 def test_a_learnt_text_is_given_back_beyond_the_context(tmp_path: Path) -> None:
     """The server's window slides: the model must know what follows at all places of its window.
 

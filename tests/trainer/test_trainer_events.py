@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.trainer.hosts import (
     wait_until,
     write_job,
 )
+from tests.warm import warm_python
 from trainer.contract.event_lines import line, parse
 from trainer.contract.events import (
     KINDS,
@@ -386,10 +386,10 @@ def test_a_server_tells_what_it_answers_with(local: Hosts) -> None:
 def test_a_terminal_shows_none(tmp_path: Path) -> None:
     job = write_job(tmp_path, epochs=1)
     environ = {"KIT_JOB": str(job), "KIT_CHECKPOINTS": str(tmp_path / "c"), "PATH": "/usr/bin:/bin"}
-    command = f"{sys.executable} -m trainer.train"
+    command = f"{warm_python().executable} -m trainer.train"
     shown = subprocess.run(
         ["script", "--quiet", "--return", "--command", command, "/dev/null"],
-        env={**environ, "PYTHONPATH": str(ROOT)},
+        env={**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,

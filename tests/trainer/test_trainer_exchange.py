@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from tests.trainer.hosts import (
     metrics,
     write_job,
 )
+from tests.warm import warm_python
 
 FAULTY = Path(__file__).with_name("faulty.py")
 WAYS_SCRIPT = Path(__file__).with_name("ways.py")
@@ -86,14 +86,17 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def trained_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The jobs of all ways, and a plain one, that three processes have trained for two epochs."""
+    """The jobs of all ways, and a plain one, that two processes have trained for two epochs."""
     folder = tmp_path_factory.mktemp("ways")
     changes: dict[str, dict[str, Any]] = {"plain": {}}
     changes |= {name: way.changes for name, way in WAYS.items()}
-    jobs = {name: write_job(folder, name=name, epochs=2, **more) for name, more in changes.items()}
+    jobs = {
+        name: write_job(folder, name=name, epochs=2, batch_size=48, **more)
+        for name, more in changes.items()
+    }
     torchrun = ("-m", "torch.distributed.run", "--master-port", str(free_port()))
     trained = [f"{job}:{free_port()}" for job in jobs.values()]
-    argv = [*torchrun, "--nproc-per-node", "3", str(WAYS_SCRIPT), *trained]
+    argv = [*torchrun, "--nproc-per-node", "2", str(WAYS_SCRIPT), *trained]
     with hosts(folder) as local:
         task = local.start("ways", argv, {"PYTHONPATH": ROOT})
         assert task.wait() == 0, task.text
@@ -102,7 +105,7 @@ def trained_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def plain(trained_ways: dict[str, Path]) -> Path:
-    """A job that three processes have trained for two epochs."""
+    """A job that two processes have trained for two epochs."""
     return trained_ways["plain"]
 
 
@@ -138,12 +141,13 @@ def test_a_local_mode_resumes_with_its_outer_step(tmp_path: Path) -> None:
     assert state["outer"]["state"][0]["momentum_buffer"].abs().max() > 0
 
 
+@pytest.mark.long
 def test_a_job_goes_on_with_another_exchange_and_precision(plain: Path, tmp_path: Path) -> None:
     shutil.copytree(plain.parent / "plain", tmp_path / "plain")
     changes: dict[str, Any] = {"mode": "diloco", "warm_up_steps": 0, "precision": "fp16"}
     job = write_job(tmp_path, name="plain", epochs=3, **changes)
     with hosts(tmp_path) as local:
-        task = launch(local, job, 2)
+        task = launch(local, job, 3)
         assert task.wait() == 0, task.text
     assert "resumes at step 30, epoch 2 + 0" in task.text
     assert "fp16, exchange diloco" in task.text
@@ -210,7 +214,8 @@ def test_a_bar_on_a_terminal_and_lines_in_a_log(tmp_path: Path) -> None:
     job = write_job(tmp_path, epochs=2)
     environ = {"KIT_JOB": str(job), "KIT_CHECKPOINTS": str(tmp_path / "c"), "FAULT": "half"}
     environ |= {"PYTHONPATH": str(ROOT), "FAULT_JOB": str(job), "PATH": "/usr/bin:/bin"}
-    line = f"{sys.executable} {FAULTY}"
+    environ["OMP_NUM_THREADS"] = "1"
+    line = f"{warm_python().executable} {FAULTY}"
     # script(1) gives the process a terminal.
     shown = subprocess.run(
         ["script", "--quiet", "--return", "--command", line, "/dev/null"],

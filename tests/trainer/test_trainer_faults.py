@@ -120,9 +120,10 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_can_be_skipped(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        tasks = faulty_pair(local, "nan", at=18, on_nan="skip", epochs=10)
+        tasks = faulty_pair(local, "nan", at=18, on_nan="skip", epochs=6)
         assert [task.process.returncode for task in tasks] == [0, 0]
         both = tasks[0].text + tasks[1].text
     assert both.count("skips an update, the loss is not finite in step 18, epoch 2: rank 1 on") == 1
@@ -231,7 +232,6 @@ for step in range(20):
             "raise ValueError(f'a bad sample at {time.time()}')",
             r"exit code 1: ValueError: a bad sample at [\d.]+ \(.*own.py:4\)",
         ),
-        ("raise SystemExit('the data is wrong')", 'exit code 1: "the data is wrong"'),
         ("os.abort()", "SIGABRT"),
     ],
 )
@@ -290,6 +290,7 @@ def test_an_image_with_an_old_python_is_told_at_once(tmp_path: Path, mounted: bo
     assert failed.kind == "input"
 
 
+@pytest.mark.long
 def test_a_host_whose_restarts_are_used_up_may_come_again(tmp_path: Path) -> None:
     script, broken = tmp_path / "own.py", tmp_path / "broken"
     script.write_text(
@@ -341,7 +342,7 @@ def test_a_step_with_suspicious_gradients_is_taken_again(tmp_path: Path) -> None
             "FAULT_RANK": "1",
             "FAULT_ONCE": tmp_path / "once",
         }
-        job = write_job(tmp_path, epochs=6, repeat_above=1000.0, schedule="constant")
+        job = write_job(tmp_path, epochs=4, repeat_above=1000.0, schedule="constant")
         tasks = local.pair(job, "2:2", [FAULTY], **more)
         assert [task.wait() for task in tasks] == [0, 0]
         both = tasks[0].text + tasks[1].text

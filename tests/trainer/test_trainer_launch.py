@@ -588,7 +588,7 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
 def test_hosts_meet_and_train_by_ipv6(tmp_path: Path) -> None:
-    with hosts(tmp_path, cold=True) as local:
+    with hosts(tmp_path) as local:
         endpoint = local.rendezvous(address="[::1]")
         job = write_job(tmp_path, epochs=1)
         agents = [local.agent(name, job, endpoint, 1) for name in ("pc1", "pc2")]

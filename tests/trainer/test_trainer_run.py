@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ports import free_port
 from tests.trainer.hosts import (
     PACE,
-    ROOT,
-    Hosts,
     Task,
     complete_steps,
     hosts,
@@ -25,6 +22,7 @@ from tests.trainer.hosts import (
     write_job,
     write_programs,
 )
+from tests.trainer.test_parallel import model_of, run
 from trainer.contract.events import Member
 
 DDP = Path(__file__).with_name("ddp.py")
@@ -43,18 +41,11 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     folder = tmp_path_factory.mktemp("cluster")
-    with hosts(folder, cold=True) as local:
+    with hosts(folder) as local:
         pc1, pc2 = local.pair(write_job(folder))
         assert pc1.wait() == 0, pc1.text
         assert pc2.wait() == 0, pc2.text
         yield Finished(folder, local.tasks[0], pc1, pc2)
-
-
-def model_of(folder: Path) -> dict[str, torch.Tensor]:
-    """The parameters of a host's newest checkpoint."""
-    state = torch.load(folder / complete_steps(folder)[-1] / "state.pt", weights_only=True)
-    model: dict[str, torch.Tensor] = state["model"]
-    return model
 
 
 def test_three_processes_on_two_hosts_learn_digits(finished: Finished) -> None:
@@ -139,42 +130,29 @@ def test_a_host_that_lost_its_disk_gets_the_newest_that_is_whole(
     ).read_bytes()
 
 
-def train_on_one_host(local: Hosts, job: Path, processes: int, checkpoints: Path) -> None:
-    """Train without the launcher, and one process without torchrun; end well."""
-    torchrun = ["-m", "torch.distributed.run", "--master-port", str(free_port())]
-    task = local.start(
-        job.stem,
-        [
-            *([*torchrun, "--nproc-per-node", str(processes)] if processes > 1 else []),
-            *("-m", "trainer.train"),
-        ],
-        {"KIT_JOB": job, "KIT_CHECKPOINTS": checkpoints, "PYTHONPATH": ROOT},
-    )
-    assert task.wait() == 0, task.text
-
-
 def test_the_number_of_processes_does_not_change_the_result(tmp_path: Path) -> None:
-    shapes: dict[str, tuple[tuple[int, dict[str, Any]], ...]] = {
+    shapes: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         # 1,437 samples: the last step has 93, which 3 ranks of 2 micro-steps divide unevenly.
-        "uneven": ((1, {"batch_size": 192}), (3, {"batch_size": 32, "accumulation": 2})),
-        # The last step has a single sample: one of two ranks has nothing to do.
-        "empty": ((1, {"batch_size": 1436}), (2, {"batch_size": 718})),
+        "uneven": ({"batch_size": 192}, {"batch_size": 32, "accumulation": 2}),
+        # The last step has a single sample: two of three ranks have nothing to do.
+        "empty": ({"batch_size": 1436}, {"batch_size": 479, "global_batch": 1436}),
         # The global batch is no multiple of the ranks or of the micro-steps.
-        "kept": ((1, {"batch_size": 190}), (3, {"batch_size": 31, "global_batch": 190})),
+        "kept": ({"batch_size": 190}, {"batch_size": 31, "global_batch": 190}),
     }
-    with hosts(tmp_path) as local:
-        for name, shape in shapes.items():
-            results = []
-            for processes, sizes in shape:
-                folder = tmp_path / f"{name}{processes}"
-                folder.mkdir()
-                job = write_job(folder, epochs=2, **sizes)
-                train_on_one_host(local, job, processes, folder)
-                results.append(model_of(folder))
-            for key, value in results[0].items():
-                # On some CPUs the rounding depends on the batch; single weights then differ more.
-                away = (results[1][key] - value).norm() / value.norm()
-                assert away < 2e-3, (name, key)
+    for number, processes in enumerate((1, 3)):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        jobs = [
+            write_job(folder, name=name, epochs=2, **sizes[number])
+            for name, sizes in shapes.items()
+        ]
+        run(folder, processes, [(job, folder / job.stem) for job in jobs])
+    for name in shapes:
+        expected, found = model_of(tmp_path / "1" / name), model_of(tmp_path / "3" / name)
+        for key, value in expected.items():
+            # On some CPUs the rounding depends on the batch; single weights then differ more.
+            away = (found[key] - value).norm() / value.norm()
+            assert away < 2e-3, (name, key)
 
 
 def test_one_shared_folder_has_one_writer(tmp_path: Path) -> None:
@@ -189,8 +167,9 @@ def test_one_shared_folder_has_one_writer(tmp_path: Path) -> None:
     assert written == told
 
 
+@pytest.mark.long
 def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
-    job = write_job(tmp_path, name="long", epochs=20, every_epochs=5)
+    job = write_job(tmp_path, name="long", epochs=15, every_epochs=4)
     folders = (tmp_path / "pc1", tmp_path / "pc2")
 
     def epoch() -> int:
@@ -199,14 +178,14 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
 
     with hosts(tmp_path) as local:
         tasks = local.pair(job, **PACE)
-        wait_until(lambda: epoch() >= 3, "three epochs")
+        wait_until(lambda: epoch() >= 2, "two epochs")
         for task in tasks:
             task.process.send_signal(signal.SIGTERM)
         for task in tasks:
             assert task.wait() == 128 + signal.SIGTERM
         stop = metrics(*folders)[-1]
         assert stop["event"] == "stop"
-        assert stop["steps"] == 300
+        assert stop["steps"] == 225
         name = f"step-{stop['step']:08d}"
         manifests = [(folder / name / "manifest.json").read_bytes() for folder in folders]
         assert manifests[0] == manifests[1]
@@ -215,7 +194,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
         assert (manifest["epoch"], manifest["position"]) == (stop["epoch"], done)
 
         tasks = local.pair(job, **PACE)
-        wait_until(lambda: epoch() >= stop["epoch"] + 6, "six epochs more")
+        wait_until(lambda: epoch() >= stop["epoch"] + 3, "three epochs more")
         assert f"resumes at step {stop['step']}, " in tasks[0].text + tasks[1].text
         kill(tasks[1].workers()[-1])
         assert [task.wait() for task in tasks] == [0, 0]
@@ -223,7 +202,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
     assert both.count("resumes at step") == 1  # The fault needs no checkpoint.
     lines = metrics(*folders)
     assert all(line["step"] == 15 * line["epoch"] for line in lines if line["event"] == "epoch")
-    assert (lines[-1]["event"], lines[-1]["step"]) == ("end", 300)
+    assert (lines[-1]["event"], lines[-1]["step"]) == ("end", 225)
     assert lines[-1]["accuracy"] > 0.97
 
 

@@ -21,7 +21,7 @@ from tests.trainer.hosts import (
     metrics,
     write_job,
 )
-from tests.trainer.test_trainer_run import train_on_one_host
+from tests.trainer.test_trainer_exchange import launch
 from trainer.checkpoints.saver import Saver, copied
 from trainer.contract import events
 from trainer.core.state import advice
@@ -106,11 +106,12 @@ def test_both_ways_write_the_same_and_tell_their_stall(tmp_path: Path) -> None:
             folder = tmp_path / str(asynchronous)
             folder.mkdir()
             job = write_job(folder, epochs=2, batch_size=256, asynchronous=asynchronous)
-            train_on_one_host(local, job, 2, folder)
+            task = launch(local, job, 2, KIT_CHECKPOINTS=folder)
+            assert task.wait() == 0, task.text
             lines = metrics(folder)
             assert lines[0]["stall"] is None
             assert all(line["stall"] > 0 for line in lines[1:])
-            assert "training stood still for" in local.tasks[-1].text
+            assert "training stood still for" in task.text
             states.append((folder / "step-00000006" / "state.pt").read_bytes())
             assert json.loads((folder / "step-00000006" / "manifest.json").read_text())["accuracy"]
     first, second = (

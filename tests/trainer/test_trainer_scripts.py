@@ -545,7 +545,12 @@ def test_a_script_goes_on_without_its_rendezvous(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "nnodes", "told"),
     [
-        ("loads", "2:2", "this host has formed no group with another one"),
+        pytest.param(
+            "loads",
+            "2:2",
+            "this host has formed no group with another one",
+            marks=pytest.mark.long,
+        ),
         ("alone", "1:1", "no two processes of this job have formed a group"),
     ],
 )

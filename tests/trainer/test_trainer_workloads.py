@@ -32,6 +32,7 @@ def test_a_text_is_learnt_by_two_processes(tmp_path: Path) -> None:
     job = write_job(
         tmp_path, dataset="text", path="verse.txt", model="gpt", context=32, epochs=12,
         batch_size=16, optimizer="adamw", learning_rate=0.003, warm_up=20,
+        options={"layers": 2, "heads": 2, "width": 64},
     )  # fmt: skip
     with hosts(tmp_path) as local:
         task = launch(local, job, 2, KIT_DATA=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -41,8 +42,13 @@ def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> li
         click.echo(f"code {package.version}: {size} of {package.described}")
         for note in package_notes(job, package):
             click.echo(f"note: {note}", err=True)
-        archive = _archive(package, paths)
-        services.put(package.data_set.name, package.described, names, archive)
+        services.put(
+            package.data_set.name, package.described, names, partial(_archive, package, paths)
+        )
+    for work in works:
+        if work.package:
+            hosts = {each.host.name for each in work.placements}
+            services.prefetch(hosts, [work.package.data_set])
     return works
 
 

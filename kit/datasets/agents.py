@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kit.datasets import ask
-from kit.datasets.programs import Message, talk
+from kit.datasets.programs import Message, Programs, talk
 from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.hosts.environment import clean
@@ -20,6 +20,8 @@ from kit.model import DataSet, Host
 
 LABEL = "kit.data"
 """The label of the agents' containers, with the cluster's name."""
+CACHE = "/cache"
+"""The folder of the data sets in the agents' containers; on the storage host also the store."""
 START = 60.0
 """Seconds in which an agent must have started: its image may have to be pulled before."""
 POLL = 1.0
@@ -31,11 +33,20 @@ class AbsentError(KitError):
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent of a host. `command` asks it, in its container or on this machine."""
+    """The agent of a host. `command` asks it, in its container or on this machine.
+
+    `python` runs Python in its container; () on this machine.
+    """
 
     where: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
+    python: tuple[str, ...] = ()
+
+    def store(self) -> Programs:
+        """Return the way to run the program for the store, in the storage host's agent."""
+        words = (*self.python, "-m", "trainer.datasets.store")
+        return Programs(self.where, words, CACHE, self.environment)
 
     def ask(
         self,
@@ -85,8 +96,8 @@ def agent_on(host: Host, cluster: str) -> Agent:
     if not listed:
         raise AbsentError(f"{host.name}: no data agent runs", "`kit data prefetch` starts it")
     source = Path(ask.__file__).read_text(encoding="utf-8")
-    words = ("docker", *docker.options, "exec", listed[0]["Id"], "python3", "-c", source, "/cache")
-    return Agent(host.name, words, clean(os.environ))
+    inside = ("docker", *docker.options, "exec", "--interactive", listed[0]["Id"], "python3")
+    return Agent(host.name, (*inside, "-c", source, CACHE), clean(os.environ), inside)
 
 
 def started(find: Callable[[], Agent], patience: float = START) -> Agent:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from kit.datasets import agents, programs
-from kit.datasets.agents import Agent
+from kit.datasets.agents import AbsentError, Agent
 from kit.datasets.programs import Message, Programs
 from kit.datasets.sizes import Stored
 from kit.datasets.upload import Upload
 from kit.errors import KitError
-from kit.hosts.docker import concurrently
+from kit.hosts.docker import MOST_CONCURRENT, concurrently
+from kit.model import DataSet
 from kit.plan.data import DataPlan
 
 ATTEMPTS = 5
 """Uploads that are tried in a row without a byte more on the storage host."""
+TOO_OLD = "invalid choice: 'put'"
+"""What argparse says in an image without this command."""
 UPLOADS = ".uploads"
 """The folder of the store with what was received."""
 
@@ -87,20 +92,40 @@ class DataCluster:
         done: Message = programs.run(self.programs(reads), words, shown, feed)
         return done | {"left_out": left_out}
 
-    def put(self, name: str, described: str, keep: Sequence[str], archive: Iterable[bytes]) -> None:
+    def put(
+        self, name: str, described: str, keep: Sequence[str], archive: Callable[[], Iterable[bytes]]
+    ) -> None:
         """Store code under the name of its content, unless it is there; `keep` stays, too.
 
         Raises:
             KitError: It failed.
         """
         words = ("put", name, "--described", described, "--keep", *keep, "--json")
-        try:
-            programs.run(self.programs(), words, feed=archive, asked=True)
-        except KitError as error:
-            if "invalid choice: 'put'" not in error.message:
-                raise
-            what = f"the trainer in {self.data.image} is older than kit, and stores no code"
-            raise KitError(what, "build the image anew, push it, and `kit image lock`") from None
+        for program in self._ways():
+            try:
+                programs.run(program, words, feed=archive(), asked=True)
+            except KitError as error:
+                if TOO_OLD not in error.message:
+                    raise
+            else:
+                return
+        what = f"the trainer in {self.data.image} is older than kit, and stores no code"
+        raise KitError(what, "build the image anew, push it, and `kit image lock`")
+
+    def _ways(self) -> Iterator[Programs]:
+        """Yield the ways to run the program, the fastest first: a container needs a second."""
+        if self.folder is None:
+            with suppress(AbsentError):
+                yield agents.agent_on(self.data.storage, self.cluster).store()
+        yield self.programs()
+
+    def prefetch(self, names: Collection[str], data: Iterable[DataSet]) -> None:
+        """Let the agents of these hosts fetch data sets while other things happen; never fail."""
+        finders = [find for host, find in self.finders().items() if host in names]
+        if self.folder is not None or len(finders) > MOST_CONCURRENT:
+            return
+        for find in finders:
+            threading.Thread(target=_fetch, args=(find, tuple(data)), daemon=True).start()
 
     def upload(self, name: str, upload: Upload, say: Say) -> str:
         """Send a folder or an archive of this machine; return its path on the storage host.
@@ -145,6 +170,13 @@ def complete_on(statuses: Mapping[str, Message | KitError], stored: Stored) -> l
         if (each.get("name"), each.get("version")) == (stored.name, stored.version)
         and each.get("state") == "ready"
     ]
+
+
+def _fetch(find: Callable[[], Agent], data: Iterable[DataSet]) -> None:
+    with suppress(KitError):  # The launcher asks again, and says why it waits.
+        agent = find()
+        for each in data:
+            agents.use(agent, each, lambda _: None)
 
 
 def _shown(say: Say, name: str, message: Message) -> None:

@@ -14,7 +14,6 @@ Lock = Mapping[str, str]
 Tree = dict[str, str]
 """The rendered files: texts by path, relative to the tree."""
 
-
 AUTO = "auto"
 """The interface of the route to the rendezvous, which the launcher finds."""
 CODE = "code-"
@@ -266,7 +265,7 @@ class Package:
 
     `exclude` and `include` chose its `files`, of `bytes` in all, and `sha256` is the archive's.
     `secrets` are names of files that may hold secrets, `left_out` other files that cannot travel.
-    `source` is the commit of the folder, which only a deploy asks Git for.
+    `source` is the folder's commit in a deploy. Unless it is `here`, only the version is known.
     """
 
     folder: str
@@ -278,6 +277,7 @@ class Package:
     secrets: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     source: str = ""
+    here: bool = True
 
     @property
     def version(self) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 from kit.config.load import Project, load
 from kit.errors import FaultsError
+from kit.files import read_plain
 from kit.memory import collection_paused
 from kit.model import EngineName, Inventory
 from kit.paths import Paths
@@ -19,7 +23,17 @@ def load_project(paths: Paths) -> Project:
         ProblemsError: Mistakes in the files, with their lines.
     """
     with collection_paused():
-        return load(paths.inventory, paths.jobs_folder(), paths.servers_folder(), paths.own())
+        folders = (paths.jobs_folder(), paths.servers_folder())
+        return load(paths.inventory, *folders, paths.own(), partial(_rendered_code, paths))
+
+
+def _rendered_code(paths: Paths, cluster: str, job: str) -> str:
+    """Return the version of a job's code in the rendered files; "" without one."""
+    try:
+        content = json.loads(read_plain(paths.tree(cluster) / "jobs" / f"{job}.json"))
+        return str(content["code"]["sha256"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def load_lowered(paths: Paths, engine: EngineName | None = None) -> Lowered:

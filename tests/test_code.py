@@ -157,8 +157,8 @@ def test_a_folder_with_too_much_names_the_largest(
 
 
 def test_the_rendered_files_name_the_version(project: Project) -> None:
-    research = fill(project.folder.parent / "research", {"train.py": "print()", ".env": "x"})
-    tree = project.write(STORING, {"ddp": JOB.format(code="../research")}).rendered()
+    research = fill(project.folder / "research", {"train.py": "print()", ".env": "x"})
+    tree = project.write(STORING, {"ddp": JOB.format(code="research")}).rendered()
     job = json.loads((tree / "jobs" / "ddp.json").read_text())
     version = job["code"]["sha256"]
     assert version == digest(list_code(research).entries)
@@ -180,6 +180,15 @@ def test_a_repository_of_the_cluster_is_code_without_kits_files(project: Project
     assert package is not None
     assert package.files == 2
     assert project.kit("render", "--check").status == 0
+
+
+def test_other_jobs_need_no_folder(project: Project) -> None:
+    """Who deploys another job, or splits GPUs, has the version of the rendered files."""
+    research = fill(project.folder / "research", {"train.py": "print()"})
+    project.write(STORING, {"ddp": JOB.format(code="research")}).rendered()
+    research.rename(research.with_name("elsewhere"))
+    assert project.kit("render", "--check").status == 0
+    assert "of research, as it was rendered, without the folder" in project.kit("plan").out
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ ROOMS_OF_KIT = {
     "registry": {"hosts", "values", "addresses", "errors", "files"},
     "images": {"hosts", "registry", "values", "errors"},
     "prepare": {"runtime", "hosts", "model", "values", "addresses", "errors"},
-    "project": {"config", "paths", "plan", "targets", "model", "errors", "memory"},
+    "project": {"config", "paths", "plan", "targets", "model", "errors", "memory", "files"},
     "rendered": {"paths", "prepare", "targets", "render", "tree", "model", "values", "errors"}
     | {"memory"},
     "discover": {"hosts", "model", "values", "addresses", "errors", "yamlfile", "yamledit"},

@@ -11,6 +11,7 @@ import click
 from kit.code.folder import list_code
 from kit.code.pack import packed
 from kit.datasets.cluster import DataCluster
+from kit.errors import InputError
 from kit.model import Package
 from kit.paths import Paths, identity
 from kit.plan.notes import package_notes
@@ -38,8 +39,7 @@ def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> li
     services = DataCluster(cluster, data, target.data_folder())
     names = [package.data_set.name for package in jobs]
     for package, job in jobs.items():
-        size = f"{count(package.files, 'file')}, {show_bytes(package.bytes)}"
-        click.echo(f"code {package.version}: {size} of {package.described}")
+        click.echo(f"code {package.version}: {size_of(package)} of {package.described}")
         for note in package_notes(job, package):
             click.echo(f"note: {note}", err=True)
         services.put(
@@ -53,13 +53,23 @@ def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> li
 
 
 def _with_source(package: Package | None, paths: Paths) -> Package | None:
-    if package is None:
-        return None
+    if package is None or not package.here:
+        return package
     source = current_source(paths.inventory.parent / package.folder)
     return replace(package, source=source.described)
 
 
+def size_of(package: Package) -> str:
+    """Return the size of a package for people."""
+    if not package.here:
+        return "as it was rendered, without the folder"
+    return f"{count(package.files, 'file')}, {show_bytes(package.bytes)}"
+
+
 def _archive(package: Package, paths: Paths) -> Iterator[bytes]:
     folder = paths.inventory.parent / package.folder
+    if not package.here:
+        what = f"the code {package.version} is not stored, and there is no {folder}"
+        raise InputError(what, "deploy where the folder is, or get it and run `kit render`")
     listing = list_code(folder, package.exclude, package.include, paths.own())
     yield from packed(listing.entries, package.sha256, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,16 +28,22 @@ from kit.runtime.history import Deployment
 def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     """Show what was deployed when, by whom and from which input, the newest first.
 
-    Equal hashes mean equal input; comments and the order of keys do not count. The runs are those
-    that `kit report` has read on this machine: `kit report JOB@RUN` shows one again.
+    `kit logs JOB --run N` prints the kept lines of the deployment with the number N. Equal hashes
+    mean equal input; comments and the order of keys do not count. The runs are those that `kit
+    report` has read on this machine: `kit report JOB@RUN` shows one again.
     """
     cluster, own = identity(paths)
     deployments = target_for(engine or own, cluster, paths.tree(cluster)).history()
-    runs = _runs(archive_of(cluster), deployments)
+    runs, numbers = _runs(archive_of(cluster), deployments), _numbers(deployments)
     if as_json:
         listing = [
-            {**dataclasses.asdict(each), "runs": [run for run, _ in own_runs], "reports": reports}
-            for each, own_runs in zip(deployments, runs, strict=True)
+            {
+                **dataclasses.asdict(each),
+                "number": number,
+                "runs": [run for run, _ in own_runs],
+                "reports": reports,
+            }
+            for each, number, own_runs in zip(deployments, numbers, runs, strict=True)
             for reports in [[str(path) for _, path in own_runs if path is not None]]
         ]
         click.echo(json.dumps(listing, indent=2))
@@ -45,11 +52,11 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     commit = ["commit"] if any(each.commit for each in deployments) else []
     code = ["code"] if any(each.code for each in deployments) else []
     more = (*commit, *code, "image", "run", "report")
-    rows = table("when", "job", "by", "inventory", "job's hash", *more)
-    for each, own_runs in zip(deployments, runs, strict=True):
+    rows = table("when", "job", "#", "by", "inventory", "job's hash", *more)
+    for each, number, own_runs in zip(deployments, numbers, runs, strict=True):
         pages = dict.fromkeys(_shown(path) for _, path in own_runs if path is not None)
         rows.add_row(
-            *(each.when, each.job, each.by, each.inventory, each.job_hash),
+            *(each.when, each.job, str(number), each.by, each.inventory, each.job_hash),
             *(f"{each.version} {each.subject}".strip() for _ in commit),
             *(each.code for _ in code),
             each.image,
@@ -57,6 +64,16 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
             "\n".join(pages),
         )
     console().print(rows)
+
+
+def _numbers(deployments: Sequence[Deployment]) -> list[int]:
+    """Number the deployments of each job, the oldest as 1; `deployments` are the newest first."""
+    left = Counter(each.job for each in deployments)
+    numbers = []
+    for each in deployments:
+        numbers.append(left[each.job])
+        left[each.job] -= 1
+    return numbers
 
 
 def _shown(path: Path) -> str:

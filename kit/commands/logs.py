@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
+import re
 import time
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,11 +20,16 @@ from kit.errors import InputError, KitError, joined
 from kit.paths import Paths, identity
 from kit.plan.storage import volume_name
 from kit.runtime.events import is_event
+from kit.runtime.history import Deployment
+from kit.runtime.status import LogLine, NoLinesError
 from kit.runtime.target import Target
-from kit.values import WrongValueError, duration
+from kit.values import WrongValueError, count, duration
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
 from trainer.contract.words import nearest
+
+if TYPE_CHECKING:
+    from kit.runtime.kept import Span
 
 
 @click.command("logs", short_help="Print the log lines of jobs and servers.")
@@ -28,7 +39,17 @@ from trainer.contract.words import nearest
 @click.option("-f", "--follow", is_flag=True, help="Continue until the jobs have ended.")
 @click.option("--host", help="Only the lines of this host.")
 @click.option("--rank", type=int, help="Only the lines of this rank.")
-@click.option("--since", metavar="DURATION", help="Only lines since so long ago, for example 10m.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only lines since so long ago, as 10m, or since a day: yesterday, 2026-11-25, "
+    "'2026-11-25 14:00'. A day reads the kept lines.",
+)
+@click.option(
+    "--run",
+    type=click.IntRange(1),
+    help="Only the kept lines of this deployment of the job: its number in `kit history`.",
+)
 @click.option("--events", is_flag=True, help="Also print the events for programs.")
 @click.option(
     "--dumps",
@@ -45,14 +66,16 @@ def command(
     host: str | None,
     rank: int | None,
     since: str | None,
+    run: int | None,
     events: bool,
     dumps: Path | None,
 ) -> None:
     """Print what the hosts of JOBS (default: all) have printed, with host and rank.
 
-    The lines of all hosts are in the order of time.
+    The lines of all hosts are in the order of time. With `monitoring: {logs: 30d}`, the hosts keep
+    the lines of containers that are gone: kit reads these for a day, a run, or an ended job.
     """
-    begin = _begin(since)
+    begin, kept = _begin(since, time.time())
     cluster, own = identity(paths)
     target = target_for(engine or own, cluster, paths.tree(cluster))
     if dumps is not None:
@@ -65,11 +88,73 @@ def command(
     hosts = {host for name in names if name in known for host in known[name].hosts}
     if host is not None and hosts and host not in hosts:
         raise InputError(f"no host {host} takes part", nearest(host, sorted(hosts)))
-    for line in target.logs(names, follow=follow, since=begin):
+    if run is not None or (kept and not follow):
+        lines = _kept(cluster, paths.tree(cluster), target, jobs, begin, run)
+    else:
+        lines = _there(cluster, paths.tree(cluster), target, names, begin, follow=follow)
+    for line in lines:
         wanted = host in {None, line.host} and rank in {None, line.rank}
         if wanted and (events or not is_event(line.text)):
             click.echo(prefixed(line, several=len(names) > 1))
     return None
+
+
+def _there(
+    cluster: str,
+    tree: Path,
+    target: Target,
+    names: Sequence[str],
+    begin: float | None,
+    *,
+    follow: bool,
+) -> Iterator[LogLine]:
+    """Yield the lines of containers; if they are gone, the lines that were kept of them."""
+    try:
+        yield from target.logs(names, follow=follow, since=begin)
+    except NoLinesError as error:
+        try:
+            yield from _kept(cluster, tree, target, names, begin, None)
+        except KitError:
+            raise error from None
+
+
+def _kept(
+    cluster: str,
+    tree: Path,
+    target: Target,
+    names: Sequence[str],
+    begin: float | None,
+    run: int | None,
+) -> Iterator[LogLine]:
+    """Yield the lines that the hosts have kept; say which hosts cannot be asked."""
+    from kit.runtime.kept import Span, kept_lines
+    from kit.runtime.rendered import rendered
+
+    if not target.on_hosts:
+        raise InputError("no lines are kept with engine local", "leave out --run; `kit logs JOB`")
+    history = target.history()
+    names = names or list(dict.fromkeys(each.job for each in history))
+    span = Span(begin or 0.0, math.inf)
+    if run is not None:
+        span = _span(history, names, run)
+    lines, failed = kept_lines(rendered(tree).hosts, cluster, names, span)
+    for error in failed:
+        click.echo(f"note: its lines are missing: {error.message}", err=True)
+    yield from lines
+
+
+def _span(history: Sequence[Deployment], names: Sequence[str], run: int) -> Span:
+    """Return the time in which the containers of a job's deployment have begun."""
+    from kit.runtime.kept import Span
+
+    if len(names) != 1:
+        raise InputError("--run is that of one job", "write `kit logs JOB --run N`")
+    times = sorted(each.time for each in history if each.job == names[0])
+    if run > len(times):
+        what = f"{names[0]} has {count(len(times), 'deployment')} in the history, not {run}"
+        raise InputError(what, "see their numbers with `kit history`")
+    end = times[run] if run < len(times) else math.inf
+    return Span(times[run - 1], end, of_begin=True)
 
 
 def _dumps(cluster: str, tree: Path, target: Target, jobs: tuple[str, ...], folder: Path) -> None:
@@ -101,10 +186,24 @@ def _dumps(cluster: str, tree: Path, target: Target, jobs: tuple[str, ...], fold
         raise joined(failed)
 
 
-def _begin(since: str | None) -> float | None:
+def _begin(since: str | None, now: float) -> tuple[float | None, bool]:
+    """Return the time of the first line, and whether it was given as a day.
+
+    Raises:
+        InputError: It is neither a duration nor a day.
+    """
     if since is None:
-        return None
+        return None, False
+    days = {"today": 0, "yesterday": 1}
+    if since in days:
+        midnight = datetime.combine(date.fromtimestamp(now), dt.time()) - timedelta(days[since])
+        return midnight.timestamp(), True
+    if re.match(r"\d{4}-", since):
+        try:
+            return datetime.fromisoformat(since).timestamp(), True
+        except ValueError as error:
+            raise InputError(f"--since: {error}", "write for example 2026-11-25") from None
     try:
-        return time.time() - duration(since)
+        return now - duration(since), False
     except WrongValueError as error:
-        raise InputError(f"--since: {error.what}", error.fix) from None
+        raise InputError(f"--since: {error.what}", f"{error.fix}, or yesterday") from None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kit.bench.file import load
+from kit.commands.code import size_of
 from kit.commands.options import with_paths
 from kit.commands.plan_tables import host_rows, placement_rows, serving_rows
 from kit.commands.prediction import show_prediction
@@ -250,8 +251,7 @@ def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
 
 
 def _code(package: Package) -> str:
-    size = f"{count(package.files, 'file')}, {show_bytes(package.bytes)}"
-    return f"{package.version} of {package.folder}, {size}"
+    return f"{package.version} of {package.folder}, {size_of(package)}"
 
 
 def _stored(data: DataPlan, one: DataSet, size: int | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -59,9 +59,16 @@ CodeKey = Annotated[
 
 
 def to_package(
-    section: str | CodeSection | None, job: str, root: Path, own: Collection[Path]
+    section: str | CodeSection | None,
+    job: str,
+    root: Path,
+    own: Collection[Path],
+    rendered: Callable[[], str],
 ) -> Package | None:
     """Return what travels of the folder, which is relative to `root`, without what is kit's `own`.
+
+    Where there is no such folder, the version is that of the `rendered` files, "" without any:
+    whoever deploys another job, or splits GPUs, need not have the code of all.
 
     Raises:
         FaultsError: The folder cannot be read, or is too large.
@@ -69,12 +76,14 @@ def to_package(
     if section is None:
         return None
     code = CodeSection(folder=section) if isinstance(section, str) else section
+    place, rules = root / code.folder, (tuple(code.exclude), tuple(code.include))
+    if not place.exists() and (version := rendered()):
+        return Package(code.folder, *rules, sha256=version, files=0, bytes=0, here=False)
     try:
-        listing = list_code(root / code.folder, code.exclude, code.include, own)
+        listing = list_code(place, *rules, own)
         return Package(
-            folder=code.folder,
-            exclude=tuple(code.exclude),
-            include=tuple(code.include),
+            code.folder,
+            *rules,
             sha256=digest(listing.entries),
             files=len(listing.entries),
             bytes=listing.size,

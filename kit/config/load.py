@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,18 +96,27 @@ class Project:
 class Place:
     """Where jobs are: the folder `root` of the inventory, that of the `jobs`.
 
-    What is kit's `own` is no code of a job.
+    What is kit's `own` is no code of a job. `rendered` returns the version of a job's code in the
+    rendered files.
     """
 
     root: Path
     jobs: Path
     own: Collection[Path]
+    rendered: Callable[[str], str]
 
 
-def load(inventory: Path, jobs: Path, servers: Path, own: Collection[Path] = ()) -> Project:
+def load(
+    inventory: Path,
+    jobs: Path,
+    servers: Path,
+    own: Collection[Path] = (),
+    rendered: Callable[[str, str], str] = lambda _cluster, _job: "",
+) -> Project:
     """Read the inventory, the folders of jobs and servers, and the lock beside the inventory.
 
-    The folder of servers is optional. What is kit's `own` is no code of a job.
+    The folder of servers is optional. What is kit's `own` is no code of a job; `rendered` returns
+    the version of the code of a cluster's job in the rendered files.
 
     Raises:
         ProblemsError: All mistakes in the files.
@@ -125,7 +135,8 @@ def load(inventory: Path, jobs: Path, servers: Path, own: Collection[Path] = ())
     except ProblemsError as error:
         problems += error.problems
     try:
-        place = Place(inventory.parent, jobs, own)
+        cluster = machines.cluster if machines else ""
+        place = Place(inventory.parent, jobs, own, partial(rendered, cluster))
         work = _each(_files(jobs, "job"), lambda path: _job(path, place, sources), problems)
         serving = _each(
             _files(servers, "server"),
@@ -222,10 +233,14 @@ def _job(path: Path, place: Place, sources: Sources) -> Job:
     section = _section(JobSection, path, name, sources, rule_faults)
     job = to_job(section, name, f"{place.jobs.resolve().name}/{path.name}")
     try:
-        package = to_package(section.code, name, place.root, place.own)
+        package = to_package(
+            section.code, name, place.root, place.own, partial(place.rendered, name)
+        )
         if package is None:
             return replace(job, code=code_files(job, path.parent))
         job = replace(job, package=package, data=(*job.data, package.data_set))
+        if not package.here:
+            return job
         return replace(job, code=code_files(job, place.root / package.folder))
     except FaultsError as error:
         raise sources.problems(error.faults) from None

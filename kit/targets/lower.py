@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kit.model import EngineName
+from kit.model import EngineName, Host
 from kit.plan.work import Plan
 from kit.targets.compose import lower as compose
 from kit.targets.compose.addressing import ComposeAddressing
@@ -15,6 +15,7 @@ from kit.targets.swarm import lower as swarm
 from kit.targets.swarm.addressing import SwarmAddressing
 from kit.workload.addressing import Addressing
 from kit.workload.make import Parts, make_parts
+from kit.workload.monitoring import platform_parts
 
 Lower = Callable[[Plan, Parts], Lowered]
 TARGETS: dict[EngineName, tuple[Callable[[Plan], Addressing], Lower]] = {
@@ -33,3 +34,16 @@ def lower(plan: Plan, engine: EngineName) -> Lowered:
     """
     addressing, lowers = TARGETS[engine]
     return lowers(plan, make_parts(plan, addressing(plan)))
+
+
+def platform_of(plan: Plan, engine: EngineName) -> dict[str, tuple[Host, int]]:
+    """Return the services for people that kit runs on one host, with that host and the port."""
+    addressing, _ = TARGETS[engine]
+    parts = make_parts(plan, addressing(plan))
+    shared = (*platform_parts(parts.monitoring), *parts.data)
+    return {
+        str(part.role): (part.hosts[0], port.number)
+        for part in (*shared, *((parts.registry,) if parts.registry else ()))
+        for port in part.ports
+        if port.public and len(part.hosts) == 1
+    }

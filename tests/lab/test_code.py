@@ -11,10 +11,12 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import termios
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -25,6 +27,7 @@ from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
+from tests.ports import free_port
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
@@ -37,8 +40,10 @@ stop_grace_period: 1s
 environment: {{OMP_NUM_THREADS: "1"}}
 """
 MAIN = """\
-import os, time
+import http.server, os, threading, time
 from lib.words import WORD
+page = http.server.HTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=page.serve_forever, daemon=True).start()
 print(WORD, "in", os.getcwd(), "at", time.time(), flush=True)
 open("written", "w").write("by the script")
 time.sleep(600)
@@ -100,8 +105,24 @@ def test_an_edit_and_a_deploy_run_the_new_code_on_all_hosts(operator: Operator) 
     operator.kit("shell", "own", "--", "sh", "-c", "exit 3", status=3)
     assert "its ranks are 0 to 1" in operator.kit("shell", "own", "--rank", "2", status=2)
     check_terminal(operator)
+    check_forwarded(operator)
     operator.kit("stop")
     assert "nothing of it runs" in operator.kit("shell", "own", status=1)
+
+
+def check_forwarded(operator: Operator) -> None:
+    """A page that listens to its container alone is here."""
+    port = free_port()
+    forward = operator.start("forward", "own", f"{port}:8000")
+    assert forward.stdout is not None
+    try:
+        assert f"http://127.0.0.1:{port}/ is port 8000 of own on n1" in forward.stdout.readline()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/lib/words.py", timeout=60) as page:
+            assert page.read() == b"WORD = 'second'\n"
+    finally:
+        forward.send_signal(signal.SIGINT)
+        forward.communicate(timeout=60)
+    assert forward.returncode == 0
 
 
 def check_terminal(operator: Operator) -> None:

@@ -170,8 +170,10 @@ def test_prometheus_finds_jobs_and_lines_outlive_containers(operator: Operator, 
     for node in NODES[:2]:
         of_job = ("--filter", "name=train-digits")
         wait_for(lambda: not lab.docker(node, "ps", "-aq", *of_job), f"no container on {node}")  # noqa: B023
-        collector = lab.docker(node, "ps", "-q", "--filter", "name=log-collector")
-        kept = f"cat /logs/train-digits_train-on-{node}.1.*/*.log"
-        lines = lab.docker(node, "exec", collector.strip(), "sh", "-c", kept)
-        for words in (f"launch {node}: job digits from ", f"launch {node}: ended on SIGTERM"):
-            assert words in lines, (node, lines)
+    for asked in ((), ("--run", "1"), ("--since", "yesterday")):
+        lines = operator.kit("logs", "digits", *asked)
+        for node in NODES[:2]:
+            for words in (f"launch {node}: job digits from ", f"launch {node}: ended on SIGTERM"):
+                assert f"{node} | {words}" in lines, (node, lines)
+        assert "Docker keeps" not in lines
+    assert "1 deployment in the history" in operator.kit("logs", "digits", "--run", "2", status=2)

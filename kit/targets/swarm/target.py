@@ -162,13 +162,13 @@ class SwarmTarget:
         with registers.locked(manager):
             steps = self._steps(workloads, secrets, fresh=fresh)
             agree(self.history())
+            began, source = time.time(), current_source(self._tree)
             executor.execute_all(steps, say)
-            source = current_source(self._tree)
             deployed = {step.stack for step in steps if isinstance(step, DeployStack)}
             for each in workloads:
                 if each.stack in deployed:
                     registers.delete_status(manager, each.name)
-                    registers.record_deployment(manager, deployment(each, time.time(), source))
+                    registers.record_deployment(manager, deployment(each, began, source))
                 else:
                     say(unchanged_message(each))
         try:

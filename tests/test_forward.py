@@ -1,0 +1,162 @@
+"""A port of this machine that leads into a container, with real sockets and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from kit.commands import forward as command
+from kit.errors import InputError
+from kit.hosts import forward
+from kit.model import EngineName
+from kit.targets.lower import platform_of
+from tests.sandbox import INVENTORY, Project
+
+
+class Echo:
+    """A server that answers everything that it has read, once the other side has ended."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server((forward.HERE, 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._answer, args=(self._socket.accept()[0],)).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            read = b""
+            while block := connection.recv(65536):
+                read += block
+            connection.sendall(read)
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@contextmanager
+def forwarded(port: int, said: list[str]) -> Iterator[int]:
+    """Forward a port here to `port`, through the program that runs in containers."""
+    loop, opened, place = asyncio.new_event_loop(), threading.Event(), list[int]()
+
+    def ready(number: int) -> None:
+        place.append(number)
+        opened.set()
+
+    command = [sys.executable, *forward.words(port)[1:]]
+    task = loop.create_task(forward.serve(0, command, os.environ, said.append, ready))
+
+    def run() -> None:
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert opened.wait(30)
+    try:
+        yield place[0]
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join(30)
+
+
+def exchange(port: int, content: bytes) -> bytes:
+    with socket.create_connection((forward.HERE, port), 30) as client:
+        sender = threading.Thread(target=_send, args=(client, content))
+        sender.start()
+        read = b""
+        while block := client.recv(65536):
+            read += block
+        sender.join()
+    return read
+
+
+def _send(client: socket.socket, content: bytes) -> None:
+    client.sendall(content)
+    client.shutdown(socket.SHUT_WR)
+
+
+def test_connections_carry_all_bytes_at_the_same_time() -> None:
+    echo, said = Echo(), list[str]()
+    contents = [os.urandom(3_000_000), b"", bytes(range(256))]
+    answers: dict[int, bytes] = {}
+    with forwarded(echo.port, said) as port:
+        threads = [
+            threading.Thread(
+                target=lambda i, c: answers.update({i: exchange(port, c)}), args=(i, content)
+            )
+            for i, content in enumerate(contents)
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    echo.close()
+    assert [answers[i] for i in range(len(contents))] == contents
+    assert said == []
+
+
+def test_a_port_without_a_program_is_told_and_others_go_on() -> None:
+    with socket.create_server((forward.HERE, 0)) as free:
+        port = free.getsockname()[1]
+    said: list[str] = []
+    with forwarded(port, said) as here:
+        assert exchange(here, b"x") == b""
+        assert exchange(here, b"x") == b""
+    assert said == ["a connection failed: Connection refused"] * 2
+
+
+def test_a_port_that_is_in_use_here() -> None:
+    with socket.create_server((forward.HERE, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} of this machine cannot be opened"):
+            asyncio.run(forward.serve(port, ["true"], {}, print, lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("6006", (6006, 6006)),
+        ("8006:6006", (8006, 6006)),
+        ("8000:", (8000, 3000)),
+        (None, (3000,) * 2),
+    ],
+)
+def test_the_port_here_and_there(text: str | None, ports: tuple[int, int]) -> None:
+    assert command.ports(text, 3000) == ports
+
+
+@pytest.mark.parametrize("text", ["a:b", "70000", "0", "1:2:3", ":"])
+def test_no_ports(text: str) -> None:
+    with pytest.raises(InputError, match=f"{text} is no port"):
+        command.ports(text, None)
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_services_have_a_name_and_a_host(project: Project, engine: str) -> None:
+    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
+    project.write(f"{inventory}monitoring: {{}}\n")
+    services = platform_of(project.plan(), EngineName(engine))
+    assert {name: (host.name, port) for name, (host, port) in services.items()} == {
+        "grafana": ("pc1", 3000)
+    }
+
+
+def test_an_unknown_name_lists_what_there_is(project: Project) -> None:
+    local = INVENTORY.replace("engine: swarm", "engine: local")
+    project.write(local).rendered()
+    result = project.kit("forward", "grafana")
+    assert (result.status, "there is no job or service grafana" in result.err) == (2, True)

@@ -27,11 +27,11 @@ def load_project(paths: Paths) -> Project:
         return load(paths.inventory, *folders, paths.own(), partial(_rendered_code, paths))
 
 
-def _rendered_code(paths: Paths, cluster: str, job: str) -> str:
-    """Return the version of a job's code in the rendered files; "" without one."""
+def _rendered_code(paths: Paths, cluster: str, job: str, folder: str) -> str:
+    """Return the version of the code of a job in a folder in the rendered files; "" without one."""
     try:
         content = json.loads(read_plain(paths.tree(cluster) / "jobs" / f"{job}.json"))
-        return str(content["code"]["sha256"])
+        return str(content["code"]["sha256"]) if content["code"]["folder"] == folder else ""
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 

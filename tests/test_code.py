@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -164,7 +165,10 @@ def test_the_rendered_files_name_the_version(project: Project) -> None:
     assert version == digest(list_code(research).entries)
     stack = (tree / "train-ddp.stack.yaml").read_text()
     assert f"code-{version[:12]}" in stack
-    assert any(".env may hold secrets" in each for each in project.plan().notes)
+    # What stays here is told, and is no part of the files: another machine has other secrets.
+    assert ".env may hold secrets" in project.kit("plan").out
+    (research / ".env").unlink()
+    assert project.kit("render", "--check").status == 0
     before = project.lowered().workloads[0].job_hash
     fill(research, {"train.py": "print(1)"})
     assert project.lowered().workloads[0].job_hash != before
@@ -182,13 +186,29 @@ def test_a_repository_of_the_cluster_is_code_without_kits_files(project: Project
     assert project.kit("render", "--check").status == 0
 
 
+def test_what_the_command_prints_is_no_code(project: Project) -> None:
+    """`kit run … > out.log` in the folder: the file grows with each line."""
+    fill(project.folder / "research", {"train.py": "print()"})
+    project.write(STORING, {"ddp": JOB.format(code="research")}).rendered()
+    words = [sys.executable, "-m", "kit", "render", "--check"]
+    with (project.folder / "research" / "out.log").open("w") as log:
+        log.write("a line before\n")
+        done = subprocess.run(words, cwd=project.folder, stdout=log, check=False)
+    assert done.returncode == 0
+
+
 def test_other_jobs_need_no_folder(project: Project) -> None:
     """Who deploys another job, or splits GPUs, has the version of the rendered files."""
     research = fill(project.folder / "research", {"train.py": "print()"})
     project.write(STORING, {"ddp": JOB.format(code="research")}).rendered()
     research.rename(research.with_name("elsewhere"))
     assert project.kit("render", "--check").status == 0
-    assert "of research, as it was rendered, without the folder" in project.kit("plan").out
+    shown = project.kit("plan").out
+    assert "of research, as it was rendered, without the folder" in shown
+    assert "there is no research here: the version is that of the rendered files" in shown
+    # A folder that was never there is a mistake.
+    project.write(STORING, {"ddp": JOB.format(code="reserch")})
+    assert "there is no such folder" in project.kit("plan").err
 
 
 @pytest.mark.parametrize(

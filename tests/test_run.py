@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
 
-from kit.commands import run
+from kit.commands import deploy, run
+from kit.errors import InputError
+from kit.paths import Paths
 from kit.plan.free import choose
+from kit.runtime.history import Deployment, current_user
+from kit.runtime.status import JobStatus, State
+from kit.runtime.target import Target
 from kit.values import WrongValueError
+from kit.workload.types import Kind
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project, snapshot
 
 FREE = {"a": 2, "b": 4, "c": 1, "d": 4}
@@ -47,7 +56,12 @@ def test_too_few_gpus(hosts: int | None, gpus: int | None) -> None:
 def started(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The jobs that would be deployed: what follows is that of `kit deploy`."""
     jobs: list[str] = []
-    monkeypatch.setattr(run, "run_job", lambda _paths, job, _engine, **_: jobs.append(job))
+
+    def run_job(_paths: Paths, job: str, _engine: str | None, **_: object) -> tuple[int, None]:
+        jobs.append(job)
+        return 0, None
+
+    monkeypatch.setattr(run, "run_job", run_job)
     stored = INVENTORY.replace("[manager]", "[manager, storage]")
     project.write(f'{stored}data: {{image: "trainer:1"}}\n', {"ddp": COMMAND})
     (project.folder / "jobs" / "ddp.yaml").write_text(f"{COMMAND}hosts: {{names: [pc1]}}\n")
@@ -102,6 +116,36 @@ def test_a_mistake_leaves_everything_as_it_was(
     assert (result.status, started) == (2, [])
     assert said in result.err
     assert snapshot(project.folder) == before
+
+
+def test_a_refused_deploy_leaves_everything_as_it_was(
+    project: Project, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("job train runs, and anna@pc1 has deployed it", "")
+
+    monkeypatch.setattr(run, "run_job", refuse)
+    project.rendered()
+    before = snapshot(project.folder)
+    assert project.kit("run", "--rm", "--", "train.py").status == 2
+    assert (snapshot(project.folder), started) == (before, [])
+
+
+@pytest.mark.parametrize(
+    ("by", "state", "refused"),
+    [
+        ("anna@pc1", State.RUNNING, True),
+        ("anna@pc1", State.COMPLETED, False),
+        (current_user(), State.RUNNING, False),
+    ],
+)
+def test_a_run_replaces_no_job_of_somebody_else(by: str, state: State, refused: bool) -> None:
+    status = JobStatus("train", Kind.JOB, state, "", 0.0, None, (), None, None)
+    target = SimpleNamespace(
+        history=lambda: (Deployment("train", 1.0, by, "", "", ""),), status=lambda: (status,)
+    )
+    with pytest.raises(InputError, match="give your run") if refused else nullcontext():
+        deploy._refuse_of_others(cast(Target, target), "train")
 
 
 def test_without_an_image_it_asks_for_one(project: Project, started: list[str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -107,6 +108,7 @@ class _Walk:
     def __init__(self, root: Path, include: frozenset[PurePosixPath], own: frozenset[Path]) -> None:
         self.listing = Listing()
         self._root, self._include, self._own = root, include, own
+        self._output = set(_output())
 
     def list(self, folder: Path, above: Ignored) -> bool:
         """List a folder; return whether anything of it travels."""
@@ -149,6 +151,8 @@ class _Walk:
         if not stat.S_ISREG(attributes.st_mode):
             self.listing.left_out.append(f"{printable(name)} (no plain file)")
             return False
+        if (attributes.st_dev, attributes.st_ino) in self._output:
+            return False
         mode = 0o755 if attributes.st_mode & stat.S_IXUSR else 0o644
         self._add(Entry(name, path, attributes.st_size, mode))
         return True
@@ -167,6 +171,14 @@ class _Walk:
         self.listing.entries.append(entry)
         if len(self.listing.entries) > MOST:
             raise _too_large(self.listing.entries, f"{self._root} has more than {MOST:,} files")
+
+
+def _output() -> Iterator[tuple[int, int]]:
+    """Yield the files that get this process's output: they change with every line."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            attributes = os.fstat(descriptor)
+            yield attributes.st_dev, attributes.st_ino
 
 
 def printable(name: str) -> str:

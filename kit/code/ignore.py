@@ -21,10 +21,11 @@ ALWAYS = frozenset({".git", ".hg", ".svn", "__pycache__", ".ipynb_checkpoints", 
 """Files of version control, Python and systems, which no program of the job reads."""
 SECRETS = GitIgnoreSpec.from_lines(
     (
-        *(".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", ".envrc"),
-        *(".netrc", ".pypirc", ".git-credentials", ".htpasswd", "credentials", "credentials.json"),
+        *(".env", ".env.*", "*.env", "!.env.example", "!.env.sample", "!.env.template", ".envrc"),
+        *(".netrc", ".pypirc", ".npmrc", ".pgpass", ".git-credentials", ".htpasswd"),
+        *("credentials", "credentials.json", "kaggle.json", "*service-account*.json"),
         *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx"),
-        *("*.kdbx", ".aws/", ".ssh/", ".kube/", ".gnupg/"),
+        *("*.kdbx", ".aws/", ".ssh/", ".kube/", ".gnupg/", ".docker/", ".config/gcloud/"),
     )
 )
 """Names under which programs keep secrets."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from kit.code.folder import Entry
-from kit.errors import InputError
+from kit.errors import InputError, KitError
 
 BLOCK = 2**20
 """Bytes that are read at once."""
@@ -39,15 +39,21 @@ def packed(entries: Sequence[Entry], sha256: str, folder: Path) -> Iterator[byte
 
     Raises:
         InputError: A file cannot be read, or the folder has changed.
+        KitError: There is no room for the archive.
     """
     found = hashlib.sha256()
     with tempfile.TemporaryFile() as file:
         for block in blocks(entries):
             found.update(block)
-            file.write(block)
+            try:
+                file.write(block)
+            except OSError as error:
+                where = f"{tempfile.gettempdir()}: cannot be written: {error.strerror}"
+                raise KitError(where, "make room, or set TMPDIR") from None
         if found.hexdigest() != sha256:
             what = f"{folder} has changed since `kit render`"
-            raise InputError(what, "run `kit render`, and deploy again")
+            fix = "run `kit render`, and deploy again; a log that grows belongs elsewhere"
+            raise InputError(what, fix)
         file.seek(0)
         yield from iter(partial(file.read, BLOCK), b"")
 

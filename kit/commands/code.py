@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import click
 
-from kit.code.folder import list_code
+from kit.code.folder import list_code, printable
 from kit.code.pack import packed
 from kit.datasets.cluster import DataCluster
 from kit.errors import InputError
-from kit.model import Package
+from kit.model import CODE, DataSet, Package
 from kit.paths import Paths, identity
 from kit.plan.notes import package_notes
+from kit.runtime.history import newest
 from kit.runtime.rendered import rendered
 from kit.runtime.source import current_source
 from kit.runtime.target import Target
 from kit.values import count, show_bytes
 from kit.workload.types import Workload
+
+LONGEST = 500
+"""Characters of a folder and its commit in the store's manifest."""
 
 
 def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> list[Workload]:
@@ -34,22 +38,31 @@ def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> li
     if not jobs:
         return works
     cluster, _ = identity(paths)
-    data = rendered(paths.tree(cluster)).data
+    tree = rendered(paths.tree(cluster))
+    data, needs = tree.data, tree.needs
     assert data is not None  # A job with code has data services.
     services = DataCluster(cluster, data, target.data_folder())
-    names = [package.data_set.name for package in jobs]
+    kept = _kept(target, needs.values())
     for package, job in jobs.items():
         click.echo(f"code {package.version}: {size_of(package)} of {package.described}")
         for note in package_notes(job, package):
             click.echo(f"note: {note}", err=True)
-        services.put(
-            package.data_set.name, package.described, names, partial(_archive, package, paths)
-        )
+        described = printable(package.described)[:LONGEST]
+        archive = partial(_archive, package, paths)
+        services.put(package.data_set.name, described, kept, archive)
     for work in works:
         if work.package:
             hosts = {each.host.name for each in work.placements}
             services.prefetch(hosts, [work.package.data_set])
     return works
+
+
+def _kept(target: Target, needs: Iterable[Sequence[DataSet]]) -> list[str]:
+    """Return the code that stays stored: that of all jobs, as rendered and as deployed."""
+    deployed = newest(target.history()).values()
+    versions = {f"{CODE}{each.code.partition(' ')[0]}" for each in deployed if each.code}
+    names = {each.name for sets in needs for each in sets if each.name.startswith(CODE)}
+    return sorted(versions | names)
 
 
 def _with_source(package: Package | None, paths: Paths) -> Package | None:

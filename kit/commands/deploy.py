@@ -26,7 +26,7 @@ from kit.plan.notes import resume_notes
 from kit.project import load_lowered
 from kit.rendered import rendered_tree
 from kit.runtime.health import Check, await_healthy, await_proxy, with_health
-from kit.runtime.history import Deployment, undone
+from kit.runtime.history import Deployment, current_user, newest, undone
 from kit.runtime.proof import wrong_gpus
 from kit.runtime.source import SHORT, contains, current_source
 from kit.runtime.status import ENDED, JobStatus
@@ -102,18 +102,35 @@ def command(
     return _deploy(target, chosen, engine, agree, fresh=fresh, follows=follows)
 
 
-def run_job(paths: Paths, job: str, engine: str | None, *, follows: bool) -> JobStatus | None:
-    """Deploy one job, maybe follow it to its end, and return how it ended.
+def run_job(
+    paths: Paths, job: str, engine: str | None, *, follows: bool
+) -> tuple[int, JobStatus | None]:
+    """Deploy one job, and maybe follow it to its end.
+
+    Returns 128 and the number of a signal that has ended it here, or 0; and its status.
 
     Raises:
+        InputError: It runs for somebody else.
         KitError: It cannot be started; see `deploy`.
     """
     target, chosen, refuse = _prepare(paths, [job], engine, examines=True)
+    _refuse_of_others(target, job)
     refuse(chosen)
     agree = _agreement(chosen, paths.inventory.parent, asks=True)
     chosen = with_code(target, chosen, paths)
-    _deploy(target, chosen, engine, agree, fresh=False, follows=follows)
-    return next((each for each in target.status() if each.job == job), None)
+    status = _deploy(target, chosen, engine, agree, fresh=False, follows=follows)
+    ended = next((each for each in target.status() if each.job == job), None)
+    return status if status > SIGNALLED else 0, ended
+
+
+def _refuse_of_others(target: Target, job: str) -> None:
+    """Refuse to replace what another person has started: two scripts may have the same name."""
+    last = newest(target.history()).get(job)
+    if last is None or last.by == current_user():
+        return
+    if any(each.job == job and each.state not in ENDED for each in target.status()):
+        what = f"job {job} runs, and {last.by} has deployed it on {last.when}"
+        raise InputError(what, f"give your run another name, as in `--name {job}-2`")
 
 
 @click.command("resume", short_help="Continue jobs that have ended.")

@@ -15,12 +15,13 @@ import click
 
 from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
+from kit.commands.report import TOLERANCE
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError, joined
 from kit.paths import Paths, identity
 from kit.plan.storage import volume_name
 from kit.runtime.events import is_event
-from kit.runtime.history import Deployment
+from kit.runtime.history import Deployment, newest
 from kit.runtime.status import LogLine, NoLinesError
 from kit.runtime.target import Target
 from kit.values import WrongValueError, count, duration
@@ -133,8 +134,13 @@ def _kept(
     if not target.on_hosts:
         raise InputError("no lines are kept with engine local", "leave out --run; `kit logs JOB`")
     history = target.history()
-    names = names or list(dict.fromkeys(each.job for each in history))
-    span = Span(begin or 0.0, math.inf)
+    known = list(dict.fromkeys(each.job for each in history))
+    for name in names:
+        if name not in known:
+            raise InputError(f"{name} is not in the history", nearest(name, known))
+    names = names or known
+    last = [each.time - TOLERANCE for each in newest(history).values() if each.job in names]
+    span = Span(min(last, default=0.0) if begin is None else begin, math.inf)
     if run is not None:
         span = _span(history, names, run)
     lines, failed = kept_lines(rendered(tree).hosts, cluster, names, span)
@@ -149,7 +155,7 @@ def _span(history: Sequence[Deployment], names: Sequence[str], run: int) -> Span
 
     if len(names) != 1:
         raise InputError("--run is that of one job", "write `kit logs JOB --run N`")
-    times = sorted(each.time for each in history if each.job == names[0])
+    times = sorted(each.time - TOLERANCE for each in history if each.job == names[0])
     if run > len(times):
         what = f"{names[0]} has {count(len(times), 'deployment')} in the history, not {run}"
         raise InputError(what, "see their numbers with `kit history`")

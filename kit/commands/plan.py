@@ -23,6 +23,7 @@ from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.division import shown
 from kit.plan.exchange import FINE, WANTED
 from kit.plan.measured import valid, with_measured_links
+from kit.plan.notes import package_notes
 from kit.plan.predict import Prediction, predict
 from kit.plan.types import ExchangePlan, ExchangeWay
 from kit.plan.work import JobPlan, ServerPlan
@@ -101,7 +102,9 @@ def show(
         _show_server(screen, server, lowered.workload(server.name), every=every)
     if not plan.jobs:
         screen.print("no jobs: describe one in jobs/<name>.yaml")
-    for note in lowered.notes:
+    packages = ((each.name, each.job.package) for each in lowered.plan.jobs)
+    of_code = [note for name, one in packages if one for note in package_notes(name, one)]
+    for note in (*lowered.notes, *of_code):
         screen.print(Text("note", style="yellow"), f" {note}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from kit.plan.free import choose, free_gpus
 from kit.project import load_lowered, load_project, lowered_of
 from kit.rendered import render_lowered
 from kit.runtime.status import JobStatus, State
-from kit.values import WrongValueError, count, dns_label
+from kit.targets.lowered import Lowered
+from kit.values import WrongValueError, count, dns_label, label_of
 
 WRITTEN = "# Written by `kit run`, which writes it anew. Without this line it is yours.\n"
 FAILED = 1
@@ -93,17 +93,25 @@ def command(
     except KitError:
         _restore(file, before)
         raise
-    status = run_job(paths, job, engine, follows=not detach)
+    try:
+        signalled, status = run_job(paths, job, engine, follows=not detach)
+    except InputError:
+        _restore(file, before)
+        _render_all(paths)
+        raise
+    except KitError:
+        if removes:
+            _remove(paths, job, engine, file)
+        raise
     if removes:
         _remove(paths, job, engine, file)
-    return 0 if detach or status is None else exit_status(status)
+    return signalled or (0 if detach or status is None else exit_status(status))
 
 
 def _name_of(command: Sequence[str]) -> str:
     """Name a job after its script or its module."""
     script = command[1] if command[0] == "-m" and len(command) > 1 else command[0]
-    stem = Path(script).name.removesuffix(".py").lower()
-    return re.sub("[^a-z0-9]+", "-", stem).strip("-")[:63] or "run"
+    return label_of(Path(script).name.removesuffix(".py")) or "run"
 
 
 def _file_of(paths: Paths, job: str) -> Path:
@@ -131,7 +139,7 @@ def _read(file: Path) -> str | None:
 
 def _restore(file: Path, before: str | None) -> None:
     if before is None:
-        file.unlink()
+        file.unlink(missing_ok=True)
     else:
         files.replace(file, before)
 
@@ -179,8 +187,7 @@ def _hosts(project: Project, others: Sequence[Job], wanted: Wanted) -> JobHosts:
 
 def _render(paths: Paths, job: str) -> None:
     """Write the files, and say in short what runs where."""
-    lowered = load_lowered(paths)
-    tree.write(paths.tree(lowered.cluster), render_lowered(lowered, paths))
+    lowered = _render_all(paths)
     (plan,) = [each for each in lowered.plan.jobs if each.name == job]
     places = ", ".join(
         f"{each.host.name} ({count(len(each.gpus), 'GPU')})" for each in plan.placements
@@ -189,14 +196,20 @@ def _render(paths: Paths, job: str) -> None:
     click.echo(f"job {job} on {places}, world size {plan.world_size}: {words}")
 
 
+def _render_all(paths: Paths) -> Lowered:
+    lowered = load_lowered(paths)
+    tree.write(paths.tree(lowered.cluster), render_lowered(lowered, paths))
+    return lowered
+
+
 def _remove(paths: Paths, job: str, engine: str | None, file: Path) -> None:
     """Remove a job that has ended: its containers, its file, and its rendered files."""
     lowered = load_lowered(paths)
     root = paths.tree(lowered.cluster)
     with suppress(KitError):  # Nothing of it may be left.
         target_for(engine or lowered.engine, lowered.cluster, root).stop(job)
-    file.unlink()
-    tree.write(root, render_lowered(load_lowered(paths), paths))
+    file.unlink(missing_ok=True)
+    _render_all(paths)
     click.echo(f"job {job}: removed")
 
 

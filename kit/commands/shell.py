@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 
 from kit.commands.options import with_paths
 from kit.commands.targets import target_for, with_engine
+from kit.errors import KitError
 from kit.hosts.environment import clean
 from kit.paths import Paths, identity
 from kit.runtime.access import chosen_host
@@ -52,6 +54,8 @@ def command(
     target = target_for(engine or own, cluster, paths.tree(cluster))
     chosen = chosen_host(target.status(), job, host, rank)
     access = target.access(job, chosen.host)
+    if access.folder is not None and not Path(access.folder).is_dir():
+        raise KitError(f"{job}: its code is not there yet", "try again in a moment")
     script = IN_THE_CODE + ('exec "$@"' if command else SHELL)
     words = ("sh", "-c", script, "sh", *command)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()

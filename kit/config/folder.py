@@ -63,12 +63,12 @@ def to_package(
     job: str,
     root: Path,
     own: Collection[Path],
-    rendered: Callable[[], str],
+    rendered: Callable[[str], str],
 ) -> Package | None:
     """Return what travels of the folder, which is relative to `root`, without what is kit's `own`.
 
-    Where there is no such folder, the version is that of the `rendered` files, "" without any:
-    whoever deploys another job, or splits GPUs, need not have the code of all.
+    Where there is no such folder, the version is that of it in the `rendered` files, "" without
+    any: whoever deploys another job, or splits GPUs, need not have the code of all.
 
     Raises:
         FaultsError: The folder cannot be read, or is too large.
@@ -77,7 +77,7 @@ def to_package(
         return None
     code = CodeSection(folder=section) if isinstance(section, str) else section
     place, rules = root / code.folder, (tuple(code.exclude), tuple(code.include))
-    if not place.exists() and (version := rendered()):
+    if not place.exists() and (version := rendered(code.folder)):
         return Package(code.folder, *rules, sha256=version, files=0, bytes=0, here=False)
     try:
         listing = list_code(place, *rules, own)

@@ -96,14 +96,14 @@ class Project:
 class Place:
     """Where jobs are: the folder `root` of the inventory, that of the `jobs`.
 
-    What is kit's `own` is no code of a job. `rendered` returns the version of a job's code in the
-    rendered files.
+    What is kit's `own` is no code of a job. `rendered` returns the version of a job's code in a
+    folder, as the rendered files have it.
     """
 
     root: Path
     jobs: Path
     own: Collection[Path]
-    rendered: Callable[[str], str]
+    rendered: Callable[[str, str], str]
 
 
 def load(
@@ -111,12 +111,12 @@ def load(
     jobs: Path,
     servers: Path,
     own: Collection[Path] = (),
-    rendered: Callable[[str, str], str] = lambda _cluster, _job: "",
+    rendered: Callable[[str, str, str], str] = lambda _cluster, _job, _folder: "",
 ) -> Project:
     """Read the inventory, the folders of jobs and servers, and the lock beside the inventory.
 
     The folder of servers is optional. What is kit's `own` is no code of a job; `rendered` returns
-    the version of the code of a cluster's job in the rendered files.
+    the version of the code of a cluster's job in a folder, as the rendered files have it.
 
     Raises:
         ProblemsError: All mistakes in the files.

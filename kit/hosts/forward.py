@@ -69,8 +69,7 @@ async def _relay(
     sending = asyncio.create_task(_copy(reader, process.stdin))
     errors = asyncio.create_task(process.stderr.read())
     try:
-        await _copy(process.stdout, writer)
-        if await process.wait():
+        if await _copy(process.stdout, writer) and await process.wait():
             said = (await errors).decode(errors="replace").strip()
             say(f"a connection failed: {said.splitlines()[-1] if said else 'the container ended'}")
     finally:
@@ -81,13 +80,17 @@ async def _relay(
         await process.wait()
 
 
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError, BrokenPipeError):
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> bool:
+    """Copy to the end and pass that on; return False if one side is gone before."""
+    try:
         while block := await source.read(BLOCK):
             target.write(block)
             await target.drain()
         if target.can_write_eof():
             target.write_eof()
+    except OSError:
+        return False
+    return True
 
 
 def tunnel(host: Host, local: int, address: str, port: int, ready: Callable[[], None]) -> None:

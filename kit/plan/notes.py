@@ -91,8 +91,14 @@ def lock_notes(unlocked: Sequence[str]) -> list[str]:
 
 
 def package_notes(name: str, package: Package) -> list[str]:
-    """Name the files that do not travel with a job, although no pattern leaves them out."""
+    """Name the files that do not travel with a job, although no pattern leaves them out.
+
+    They are no part of the plan: the same code has others on another machine.
+    """
     notes = []
+    if not package.here:
+        what = f"{name}: code: there is no {package.folder} here"
+        notes.append(f"{what}: the version is that of the rendered files")
     if secrets := package.secrets:
         what = f"{name}: code: {some(secrets)} may hold secrets, and stays here"
         notes.append(
@@ -104,14 +110,12 @@ def package_notes(name: str, package: Package) -> list[str]:
 
 
 def _code_notes(plan: JobPlan) -> list[str]:
-    """Name what does not come with the job: files of its folder, modules of the user's own."""
-    package = plan.job.package
-    notes = package_notes(plan.name, package) if package else []
-    if plan.job.train is None or package:
-        return notes
+    """Name the modules of the user's own that do not come with the job."""
+    if plan.job.train is None or plan.job.package:
+        return []
     here = {each.name for each in plan.job.code}
     wanted = {each.module for each in references((plan.job.train.dataset, plan.job.train.model))}
-    return notes + [
+    return [
         f"{plan.name}: there is no {name}.py beside {plan.job.file}: Python must find {name} in "
         f"{plan.image}"
         for name in sorted(wanted)

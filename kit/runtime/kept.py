@@ -96,12 +96,13 @@ def _of_host(cluster: str, names: Sequence[str], span: Span, host: Host) -> list
 
 def parsed(text: str, cluster: str, name: str, host: str, span: Span) -> Iterator[LogLine]:
     """Yield the lines of a workload's working containers in a span."""
-    for part in text.split(FOLDER)[1:]:
+    for part in re.split(f"^{FOLDER}", text, flags=re.MULTILINE)[1:]:
         container, _, content = part.partition("\n")
         if not is_of(container, cluster, name):
             continue
         lines = list(_lines(content, name, host))
-        if span.of_begin:
+        # Tasks of a Swarm have names of their own; Compose uses a container's name again.
+        if span.of_begin and "." in container:
             yield from lines if lines and span.has(lines[0]) else ()
         else:
             yield from filter(span.has, lines)

@@ -67,7 +67,7 @@ def _code(job: Job) -> dict[str, Any]:
     if job.package is None:
         return {}
     folder = {"working_dir": job.working_dir} if job.working_dir else {}
-    return {"code": {"sha256": job.package.sha256, **folder}}
+    return {"code": {"folder": job.package.folder, "sha256": job.package.sha256, **folder}}
 
 
 def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: str) -> str:

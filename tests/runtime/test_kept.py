@@ -38,6 +38,9 @@ FILES = {
         "2026-11-25": "2026-11-25T00:00:01.25Z [rank1]: of 1\na part without time\n",
     },
     "train-own_train.1.b": {"2026-11-25": "2026-11-25T08:00:00Z second run\n"},
+    "lab_train-own-train-1": {
+        "2026-11-25": "2026-11-25T09:00:00Z by Compose\n2026-11-25T10:00:00Z \x1e again\n"
+    },
     "train-own_rendezvous.1.c": {"2026-11-25": "2026-11-25T08:00:00Z rounds\n"},
 }
 
@@ -62,13 +65,16 @@ def at(day: int, hour: int) -> float:
 
 def test_lines_of_a_time_and_of_a_run(tmp_path: Path) -> None:
     first, of_rank, second = (None, "first"), (1, "of 1"), (None, "second run")
-    assert kept(tmp_path, Span(0, inf)) == [first, of_rank, second]
-    assert kept(tmp_path, Span(at(25, 0), inf)) == [of_rank, second]
+    compose, again = (None, "by Compose"), (None, "\x1e again")
+    assert kept(tmp_path, Span(0, inf)) == [compose, again, first, of_rank, second]
+    assert kept(tmp_path, Span(at(25, 0), inf)) == [compose, again, of_rank, second]
     assert kept(tmp_path, Span(at(25, 1), at(25, 9))) == [second]
     assert kept(tmp_path, Span(at(27, 0), inf)) == []
     # A run has all lines of its containers, also those after the next one has begun.
     assert kept(tmp_path, Span(at(24, 23), at(25, 0), of_begin=True)) == [first, of_rank]
-    assert kept(tmp_path, Span(at(25, 0), inf, of_begin=True)) == [second]
+    assert kept(tmp_path, Span(at(25, 0), at(25, 9), of_begin=True)) == [second]
+    # A container of Compose has the name of that of the run before, and one folder with it.
+    assert kept(tmp_path, Span(at(25, 10), inf, of_begin=True)) == [again]
 
 
 def test_the_program_reads_only_files_that_may_have_lines(tmp_path: Path) -> None:

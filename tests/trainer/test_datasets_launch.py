@@ -63,11 +63,14 @@ def test_a_script_finds_its_data_set_which_stays_until_it_ends(tmp_path: Path) -
 
 def test_an_agent_may_start_again_after_a_long_fetch(tmp_path: Path) -> None:
     """The launcher counts silence from the agent's last word, not from its own first request."""
-    patience = 6
     with data_hosts(tmp_path) as world, wire(world.server_port, rate=2**18) as slow:
         world.add(6 * 2**20)
         world.serve()
+        began = time.monotonic()
         agent = world.agent("cache", url=f"http://127.0.0.1:{slow.port}")
+        # Several times what its start takes here, and always less than the fetch.
+        patience = int(4 + 4 * (time.monotonic() - began))
+        slow.rate = 6 * 2**20 // (3 * patience)
         task = world.local.agent(
             "pc1",
             write_script(tmp_path),

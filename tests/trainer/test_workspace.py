@@ -8,15 +8,17 @@ import os
 import subprocess
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from kit.code.folder import list_code
 from kit.code.pack import blocks
-from tests.sandbox import ROOT
+from tests.sandbox import DEADLINE, ROOT
 from trainer.datasets.code import ARCHIVE, KEPT, superseded
 from trainer.datasets.layout import find_places
+from trainer.datasets.sources.local import UPLOADS
 from trainer.launcher.errors import LaunchError
 from trainer.launcher.settings import Job, Settings
 from trainer.launcher.workspace import enter_workspace, unpack
@@ -124,25 +126,57 @@ def test_a_user_who_may_not_write_there_gets_another_folder(
     assert "this user cannot write to" in capsys.readouterr().out
 
 
-def put(store: Path, name: str, content: bytes, *keep: str) -> str:
+def name_of(content: bytes) -> str:
+    return f"code-{hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def put(store: Path, name: str, content: bytes) -> subprocess.Popen[bytes]:
     words = ("-m", "trainer.datasets.store", "--store", str(store), "put", name, "--json")
-    done = subprocess.run(
-        [sys.executable, *words, "--described", "research", "--keep", *keep],
-        input=content, capture_output=True, check=True, cwd=ROOT,
+    process = subprocess.Popen(
+        [sys.executable, *words, "--described", "research"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
     )  # fmt: skip
-    return done.stdout.decode()
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(content)
+        process.stdin.flush()
+    return process
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=DEADLINE)
+    return process.returncode, output.decode()
 
 
 def test_code_is_stored_once_and_comes_again_after_its_removal(tmp_path: Path) -> None:
-    assert '"state": "send"' in put(tmp_path, "code-a", b"archive")
-    stored = tmp_path / "code-a" / "1" / "data" / ARCHIVE
+    name = name_of(b"archive")
+    assert '"state": "send"' in ended(put(tmp_path, name, b"archive"))[1]
+    stored = tmp_path / name / "1" / "data" / ARCHIVE
     assert stored.read_bytes() == b"archive"
-    assert '"state": "send"' not in put(tmp_path, "code-a", b"not read")
-    assert stored.read_bytes() == b"archive"
-    remove = ("-m", "trainer.datasets.store", "--store", str(tmp_path), "rm", "code-a@1")
+    assert '"state": "send"' not in ended(put(tmp_path, name, b""))[1]
+    remove = ("-m", "trainer.datasets.store", "--store", str(tmp_path), "rm", f"{name}@1")
     subprocess.run([sys.executable, *remove], check=True, cwd=ROOT)
-    put(tmp_path, "code-a", b"archive")
+    assert ended(put(tmp_path, name, b"archive"))[0] == 0
     assert stored.read_bytes() == b"archive"
+    assert list((tmp_path / UPLOADS).glob("code-*.*")) == []
+
+
+def test_a_lost_connection_stores_nothing(tmp_path: Path) -> None:
+    name = name_of(b"the whole archive")
+    status, said = ended(put(tmp_path, name, b"the whole"))
+    assert (status, f"what has arrived is not {name}: the connection was lost" in said) == (1, True)
+    assert not (tmp_path / name).exists()
+    assert list((tmp_path / UPLOADS).glob("code-*.*")) == []
+
+
+def test_two_people_send_the_same_code_at_once(tmp_path: Path) -> None:
+    name = name_of(b"archive")
+    sending = [put(tmp_path, name, b"arch") for _ in range(2)]
+    for each in sending:
+        assert each.stdin is not None
+        each.stdin.write(b"ive")
+    assert [ended(each)[0] for each in sending] == [0, 0]
+    assert (tmp_path / name / "1" / "data" / ARCHIVE).read_bytes() == b"archive"
 
 
 def test_the_oldest_code_goes_unless_a_job_needs_it(tmp_path: Path) -> None:

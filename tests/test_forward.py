@@ -18,6 +18,7 @@ from kit.hosts import forward
 from kit.model import EngineName
 from kit.targets.lower import platform_of
 from tests.sandbox import INVENTORY, Project
+from tests.trainer.hosts import wait_until
 
 
 class Echo:
@@ -116,6 +117,8 @@ def test_a_port_without_a_program_is_told_and_others_go_on() -> None:
     with forwarded(port, said) as here:
         assert exchange(here, b"x") == b""
         assert exchange(here, b"x") == b""
+        # The connection ends a moment before the program that has its reason.
+        wait_until(lambda: len(said) == 2, "both reasons")
     assert said == ["a connection failed: Connection refused"] * 2
 
 

@@ -156,6 +156,8 @@ def lab() -> Iterator[Lab]:
         if os.environ.get("CI"):
             pytest.fail(str(error))
         pytest.skip(str(error))
+    # Tests that were killed with their machine leave GPUs and images that others do not expect.
+    made.do("down")
     try:
         made.do("up")
         made.do("swarm")

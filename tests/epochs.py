@@ -14,13 +14,11 @@ from torch import Tensor
 
 from trainer.checkpoints.format import Progress
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.epoch import train_epoch
-from trainer.core.figures import place_of
-from trainer.core.recording import begin_record
-from trainer.core.rehearsal import rehearse
+from trainer.core.epoch import rehearse, train_epoch
+from trainer.core.report import begin_record, place_of
 from trainer.core.run import Run, Stop
 from trainer.core.setup import set_up
-from trainer.core.speed import speed_of
+from trainer.core.watch import speed_of
 from trainer.data.samples import DataSet, Samples
 from trainer.parallel.world import World
 

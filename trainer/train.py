@@ -37,13 +37,11 @@ from trainer.contract.job import TrainJob
 from trainer.contract.models import of_torchvision
 from trainer.core import alike
 from trainer.core.alike import require_alike
-from trainer.core.job import JobError, load_job
+from trainer.core.job import JobError, load_job, torch_fault
 from trainer.core.run import Stop
-from trainer.core.session import GoBackError, Session, folder_of
+from trainer.core.session import FAILURE, GoBackError, Session, folder_of, train
 from trainer.core.setup import set_up
 from trainer.core.state import NotSavedError
-from trainer.core.torch_version import torch_fault
-from trainer.core.training import FAILURE, train
 from trainer.data.fetched import place_data
 from trainer.data.files import (
     DataMissingError,

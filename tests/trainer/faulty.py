@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import train as entry
 from trainer.contract.job import Train, TrainJob
-from trainer.core import setup, state, training
+from trainer.core import session, setup, state
 from trainer.core.models import build_model
 from trainer.core.run import Run
 from trainer.data.samples import DataSet
@@ -115,6 +115,6 @@ def goes_back(job: TrainJob, world: World, error: HaltError) -> bool:
 
 entry.goes_back = goes_back
 setup.build_model = build  # type: ignore[attr-defined]
-training.resume = resume  # type: ignore[attr-defined]
+session.resume = resume  # type: ignore[attr-defined]
 if __name__ == "__main__":
     sys.exit(record(entry.main)())

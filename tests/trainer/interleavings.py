@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from trainer.core.live_state import Claim, elect
+from trainer.core.divided import Claim, elect
 from trainer.group.decisions import Decisions
 from trainer.group.messages import Group, Halt, Order, Report, decode, encode
 from trainer.launcher.coordinator import CHANCES

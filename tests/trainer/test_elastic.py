@@ -13,7 +13,7 @@ import pytest
 from tests.trainer import interleavings
 from tests.trainer.hosts import wait_until
 from tests.trainer.interleavings import Cluster, Scripts, WrongError, place, walk
-from trainer.core.live_state import Claim
+from trainer.core.divided import Claim
 from trainer.elastic import pulse
 from trainer.elastic.pulse import Activity, Beat, Patience
 from trainer.elastic.workers import stands_still

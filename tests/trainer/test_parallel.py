@@ -15,7 +15,7 @@ from tests.ports import free_port
 from tests.trainer.hosts import ROOT, hosts, metrics, write_job
 from trainer.contract.gpt import gpt_of
 from trainer.contract.job import Parallel
-from trainer.core.gpt_parts import bounds
+from trainer.core.gpt import bounds
 from trainer.parallel.grid import NAMES, Grid
 from trainer.parallel.halt import HaltError
 

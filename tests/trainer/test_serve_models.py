@@ -15,7 +15,7 @@ from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.format import Progress, Saved
 from trainer.checkpoints.manifest import UnusableError
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.averages import Lookahead
+from trainer.core.compute import Lookahead
 from trainer.core.models import build_model, flip_scores
 from trainer.data.load import CIFAR10
 from trainer.data.pictures import View

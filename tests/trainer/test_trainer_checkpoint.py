@@ -30,9 +30,9 @@ from trainer.core.evaluation import evaluate
 from trainer.core.job import load_job
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import learning_rate
+from trainer.core.session import train
 from trainer.core.setup import set_up
 from trainer.core.step import StepResult, train_step
-from trainer.core.training import train
 from trainer.core.watch import Balance
 from trainer.data.load import load_data
 from trainer.data.samples import DataSet, Samples

@@ -15,10 +15,10 @@ from torch.futures import Future
 
 from tests.trainer.hosts import write_job
 from tests.trainer.small import noise
-from trainer.core import compiled
+from trainer.core import compute
+from trainer.core.epoch import rehearse
 from trainer.core.job import load_job
 from trainer.core.models import build_model
-from trainer.core.rehearsal import rehearse
 from trainer.core.run import Run
 from trainer.core.setup import set_up
 from trainer.data.samples import DataSet
@@ -56,7 +56,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 def _noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "BACKEND", "noted")
+    monkeypatch.setattr(compute, "BACKEND", "noted")
     EVENTS.clear()
 
 
@@ -101,7 +101,7 @@ def test_buckets_leave_during_the_backward_pass(
 
     monkeypatch.setitem(replicas.HOOKS, "alone", note)
     data = MODELS["resnet18"][1]
-    model, made = build_model(job.train, data), compiled.Compiled()
+    model, made = build_model(job.train, data), compute.Compiled()
     # As one of two ranks; the exchange itself is not needed.
     module = made.compile(model, job, several=True)
     ranks = Replicas(model, job.exchange, world, lambda _: None, module)

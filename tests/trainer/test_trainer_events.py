@@ -51,7 +51,7 @@ from trainer.contract.events import (
     Stopped,
 )
 from trainer.contract.mark import MARK, VERSION
-from trainer.core.live import event_seconds
+from trainer.core.announce import event_seconds
 from trainer.launcher.output import event
 from trainer.launcher.worker import Prefix
 from trainer.train import gpu_fault
@@ -59,8 +59,8 @@ from trainer.train import gpu_fault
 OFTEN = """
 import sys
 from trainer import train
-from trainer.core import live
-live.event_seconds = lambda age: 0
+from trainer.core import announce
+announce.event_seconds = lambda age: 0
 sys.exit(train.main())
 """
 SAMPLE: dict[str, Any] = {

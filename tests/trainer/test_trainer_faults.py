@@ -21,7 +21,7 @@ from tests.trainer.hosts import (
     write_programs,
 )
 from trainer.contract import event_lines, events
-from trainer.core.norms import Norms
+from trainer.core.compute import Norms
 from trainer.parallel.equality import fingerprint
 
 FAULTY = Path(__file__).with_name("faulty.py")

@@ -19,7 +19,7 @@ import pytest
 from kit.workload.variables import FAULT_VARIABLES
 from tests.ports import free_port
 from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job, write_programs
-from trainer.core.torch_version import torch_fault
+from trainer.core.job import torch_fault
 from trainer.group.messages import Group, Member
 from trainer.launcher import container, network
 from trainer.launcher.container import available_cores

@@ -26,11 +26,10 @@ from trainer.contract.batch import rate_factor
 from trainer.contract.described import augmentations, how_it_steps
 from trainer.contract.gpt import Gpt, gpt_fault
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.collapse import entropy_of, judge
+from trainer.core.compute import EPOCHS, STEPS, Learning
 from trainer.core.epoch import FEW, Tally, require_few_skipped, train_epoch
-from trainer.core.evaluation import evaluate
+from trainer.core.evaluation import entropy_of, evaluate, judge
 from trainer.core.gpt import GPT, initialise
-from trainer.core.learning import EPOCHS, STEPS, Learning
 from trainer.core.models import cnn, groups_of
 from trainer.core.run import Stop
 from trainer.core.schedule import learning_rate

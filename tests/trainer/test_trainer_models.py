@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tests.trainer.small import noise, settings
 from trainer.contract.gpt import PRESETS, gpt_of
-from trainer.core.averages import Lookahead
+from trainer.core.compute import Lookahead
 from trainer.core.gpt import GPT, rotate, rotations
 from trainer.core.models import (
     Airbench,

@@ -13,14 +13,12 @@ from tests.trainer.hosts import complete_steps, hosts, metrics, write_job
 from tests.trainer.small import noise, settings
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
-from trainer.core.averages import MovingAverage
-from trainer.core.by_class import Counts, named_classes, untaught
-from trainer.core.freeze import freeze, head_of, train_mode
+from trainer.core.compute import MovingAverage
 from trainer.core.job import JobError
-from trainer.core.models import build_model, parameter_groups
+from trainer.core.models import build_model, freeze, head_of, parameter_groups, train_mode
 from trainer.core.run import Run
 from trainer.core.schedule import warm_up
-from trainer.core.task import classification_sums
+from trainer.core.task import Counts, classification_sums, named_classes, untaught
 from trainer.record.telemetry import ByClass
 
 

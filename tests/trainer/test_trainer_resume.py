@@ -20,9 +20,9 @@ from trainer.checkpoints.parts import mean, prune_parts
 from trainer.contract.job import TrainJob
 from trainer.core.job import load_job
 from trainer.core.run import Stop
+from trainer.core.session import train
 from trainer.core.setup import set_up
 from trainer.core.state import resume, resume_own
-from trainer.core.training import train
 from trainer.data.load import load_data
 from trainer.parallel.world import World, join_world
 

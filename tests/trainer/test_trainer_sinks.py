@@ -15,12 +15,11 @@ from tests.trainer.hosts import write_job
 from trainer.checkpoints.format import Progress
 from trainer.contract import event_lines, events
 from trainer.contract.mark import MARK
-from trainer.core.figures import measure, place_of
 from trainer.core.job import load_job
-from trainer.core.recording import begin_record
+from trainer.core.report import begin_record, measure, place_of
 from trainer.core.run import Run
+from trainer.core.session import report
 from trainer.core.setup import set_up
-from trainer.core.training import report
 from trainer.data.load import load_data
 from trainer.parallel.world import join_world
 from trainer.record.telemetry import Evaluation, Trained

@@ -12,7 +12,7 @@ from trainer.contract.gpt import PRESETS, Gpt
 from trainer.contract.gpus import SHEETS
 from trainer.contract.job import Train
 from trainer.core.gpt import GPT
-from trainer.core.speed import Speed, own_peak, speed_of
+from trainer.core.watch import Speed, own_peak, speed_of
 from trainer.data.samples import DataSet, Samples
 
 CUDA = torch.device("cuda")

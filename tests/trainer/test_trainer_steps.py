@@ -19,9 +19,9 @@ from trainer.checkpoints.format import Progress
 from trainer.core.job import load_job
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import set_rate
+from trainer.core.session import train
 from trainer.core.setup import set_up
 from trainer.core.step import train_step
-from trainer.core.training import train
 from trainer.data.load import load_data
 from trainer.data.shards import next_size
 from trainer.parallel.halt import HaltError

@@ -20,12 +20,12 @@ from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
 from trainer.contract import event_lines, events
 from trainer.contract.job import Train
-from trainer.core.best import best_weights
+from trainer.core.evaluation import best_weights
 from trainer.core.job import load_job
 from trainer.core.run import Run, Stop
+from trainer.core.session import train
 from trainer.core.setup import set_up
 from trainer.core.state import save
-from trainer.core.training import train
 from trainer.data.identity import identity
 from trainer.data.load import load_data
 from trainer.data.samples import DataError

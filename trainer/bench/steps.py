@@ -21,10 +21,9 @@ from pathlib import Path
 import torch
 
 from trainer.checkpoints.format import Progress
-from trainer.core.epoch import train_epoch
+from trainer.core.epoch import rehearse, train_epoch
 from trainer.core.job import JobError, load_job
 from trainer.core.models import parameter_count
-from trainer.core.rehearsal import rehearse
 from trainer.core.run import Run, Stop
 from trainer.core.setup import set_up
 from trainer.data.files import DataMissingError, DownloadError

@@ -1,4 +1,4 @@
-"""One epoch, or the rest of an epoch."""
+"""One epoch or its rest, and a step before the first one, whose gradients are discarded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
-from trainer.core.freeze import train_mode
+from trainer.core.models import train_mode
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import set_rate
-from trainer.core.step import StepResult, train_step
+from trainer.core.state import random_states, set_random_states
+from trainer.core.step import StepResult, gradients, train_step
 from trainer.core.watch import compare_ranks
 from trainer.data import shards
 from trainer.data.augment import Augmentation
@@ -153,3 +154,22 @@ def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:
         raise HaltError("loss", f"the loss is not finite {where}")
     if run.world.rank == 0:
         say_error(f"trainer: warning: skips an update, the loss is not finite {where}")
+
+
+def rehearse(run: Run) -> None:
+    """Run forward and backward once, so that all steps of the training have the same buckets.
+
+    DDP orders its buckets in its first backward pass. The rounding of a sum of three or more values
+    depends on its place in a bucket, and PowerSGD has a state per bucket: without a rehearsal the
+    first step after an interruption would differ from that of an uninterrupted training.
+    torch.compile also compiles here, before the time of the first epoch is measured.
+    """
+    own, states = run.ranks.own(run.modules), random_states(run.world.device)
+    train_mode(run.model, run.job.train.freeze)
+    batch = torch.arange(min(run.global_batch, len(run.data.train)))
+    pieces = run.pieces(batch)
+    gradients(run, batch, pieces[:1], None, local=False)
+    run.optimizer.zero_grad()
+    run.ranks.load_own(own, run.modules)
+    set_random_states(states, run.world.device)
+    run.watch.pause()

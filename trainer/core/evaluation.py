@@ -1,25 +1,40 @@
-"""The loss and the metrics on the samples of the validation, or of the test."""
+"""The loss and the metrics on the samples of the validation, or of the test.
+
+The test after the training is by the checkpoint that the validation has chosen. A training learns
+nothing, or no longer, if its loss is that of guessing, which gives each class its share of the
+training samples, whatever the sample: its mean cross entropy is the entropy of the labels, ln K for
+K classes of equal size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import exp, log
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.checkpoints.format import Progress, best_of, read, scores_of
+from trainer.checkpoints.layout import folder_name
+from trainer.checkpoints.manifest import UnusableError
+from trainer.contract import events
 from trainer.contract.gpt import gpt_of
 from trainer.contract.own import is_own
-from trainer.core.by_class import Counts
+from trainer.core.compute import autocast
 from trainer.core.models import flip_scores
-from trainer.core.precision import autocast
 from trainer.core.run import Run
+from trainer.core.state import load
+from trainer.core.task import Counts, untaught
 from trainer.custom.nested import floated
 from trainer.data import shards
 from trainer.data.samples import Samples
+from trainer.output import say, say_error
 from trainer.parallel.halt import HaltError
 from trainer.parallel.pipeline import Pipelined
 from trainer.record.telemetry import Evaluation
@@ -119,3 +134,110 @@ def text_metrics(run: Run, loss: float) -> dict[str, float]:
     if data.bytes_per_token:
         found["bits_per_byte"] = loss / log(2) / data.bytes_per_token
     return found
+
+
+WEIGHTS = ("model", "average")
+"""The parts of a checkpoint that are tested and served."""
+
+
+@contextmanager
+def best_weights(run: Run, newest: str) -> Iterator[str]:
+    """Give the model the weights of the best checkpoint for a while, and yield its name.
+
+    All ranks must enter it, after the checkpoint `newest` is on the disk. A model that ranks divide
+    keeps its weights, as no rank could load it whole.
+    """
+    content = b"" if run.job.parallel.used else run.world.broadcast(_best(run, newest), 0)
+    if not content:
+        yield newest
+        return
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    weights = {name: part for name, part in run.parts().items() if name in WEIGHTS}
+    own = {name: _copied(part.state_dict()) for name, part in weights.items()}
+    try:
+        load(run, weights, state)
+        yield folder_name(state["progress"]["step"])
+    finally:  # A group that is formed anew goes on with the weights of its last step.
+        load(run, weights, own)
+
+
+def _best(run: Run, newest: str) -> bytes:
+    """Return the state of the best checkpoint of rank 0's host; b"" if it is the newest."""
+    best = best_of(scores_of(run.checkpoints, run.job)) if run.world.rank == 0 else None
+    if best is None or best.name == newest:
+        return b""
+    try:
+        return read(best, run.job).state
+    except UnusableError as reason:
+        say(f"tests {newest} instead of {best.name}, the best: {reason}")
+        return b""
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: each.to("cpu", copy=True) for name, each in state.items()}
+
+
+COUNTED = 2**20
+"""Tokens of a text of which the shares are counted."""
+
+
+def entropy_of(labels: Tensor, classes: int = 0, smoothing: float = 0.0) -> float:
+    """Return the entropy in nats of class numbers, int64 [N], of so many classes."""
+    shares = labels.bincount(minlength=classes).double() / max(len(labels), 1)
+    shares = (1 - smoothing) * shares + smoothing / len(shares)
+    return float(-torch.special.xlogy(shares, shares).sum())
+
+
+def guessing(run: Run) -> float | None:
+    """Return the loss of guessing, in nats; None where the loss is no cross entropy of classes.
+
+    Smoothed labels are guessed as such: the shares of the classes are smoothed, too.
+    """
+    smoothing = run.job.train.label_smoothing
+    if not run.task.classifies:
+        return None
+    train: Any = run.data.train
+    if run.data.text:
+        tokens = getattr(train, "tokens", None)
+        if tokens is None:
+            return None
+        known = torch.from_numpy(np.asarray(tokens[:COUNTED]).astype(np.int64))
+        return entropy_of(known, run.data.classes, smoothing)
+    labels = train.labels
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        return None
+    return entropy_of(labels.cpu(), run.data.classes, smoothing)
+
+
+def judge(
+    run: Run, progress: Progress, loss: float | None, found: Evaluation, *, saved: bool
+) -> None:
+    """Look at an epoch's mean loss; all ranks must call it, after the epoch's checkpoint.
+
+    Raises HaltError on all ranks if nothing is learned, unless the job goes on then.
+    """
+    state, train = run.learning, run.job.train
+    length = train.warm_up or 0
+    begun = state.last if length >= 1 else (progress.epoch - 1) / train.epochs
+    wrong = state.note(loss, progress.step, warm=begun >= length)
+    if saved and not wrong and state.learned:
+        state.good = folder_name(progress.step)
+    last = progress.epoch == train.epochs
+    if not wrong and last and (text := untaught(run.data.labels, found.by_class)):
+        tell(run, text)
+    if not wrong:
+        return
+    what = f"the training {wrong}"
+    if train.on_collapse == "continue":
+        tell(run, what)
+        return
+    good = f"the last good checkpoint is {state.good}; " if state.good else ""
+    fix = "look at the labels, lower train.learning_rate, or leave it to the model's recipe"
+    raise HaltError("loss", f"{what}; {good}{fix}; `on_collapse: continue` goes on")
+
+
+def tell(run: Run, what: str) -> None:
+    """Warn people and kit; rank 0 says it."""
+    if run.world.rank == 0:
+        say_error(f"trainer: warning: {what}")
+        run.announcer.emit(events.Untaught(message=what))

@@ -1,20 +1,30 @@
-"""The GPT. Shapes: N samples of a batch, T tokens, W features (the width), H heads, K tokens known.
+"""The GPT, and how it is divided: layers among ranks of a tensor group, blocks in stages.
 
-From text, int64 [N, T], to scores (logits) of the next tokens, [N, K, T].
+Shapes: N samples of a batch, T tokens, W features (the width), H heads, K tokens known, P ranks of
+a tensor group. From text, int64 [N, T], to scores (logits) of the next tokens, [N, K, T].
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from zlib import crc32
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from trainer.contract.gpt import Gpt
 from trainer.data.shards import generator
+from trainer.parallel.sharded import Division
 
 BASE = 10_000.0
 """Of the wavelengths of rotary positions, 2 pi to 2 pi times this (Su et al. 2021, section 3.3)."""
@@ -177,3 +187,53 @@ def initialise(model: GPT, seed: int) -> None:
                 whole.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None
             )
         weight.copy_(whole)
+
+
+def divide_layers(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Give each rank of a tensor group some heads, hidden values and tokens of the GPT.
+
+    As in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053): each rank computes the attention of
+    H / P heads and 4 W / P hidden values; after both, the ranks sum their features [N, T, W]. So
+    each block has two exchanges forward and two backward. With tied weights the embedding is whole
+    on each rank, otherwise each has the rows of K / P tokens.
+    """
+    plan: dict[str, ParallelStyle] = {
+        "blocks.*.query_key_value": ColwiseParallel(),
+        "blocks.*.attention_out": RowwiseParallel(),
+        "blocks.*.hidden_in": ColwiseParallel(),
+        "blocks.*.hidden_out": RowwiseParallel(),
+    }
+    assert isinstance(model, GPT)
+    if model.head:
+        plan["embedding"] = RowwiseParallel(input_layouts=Replicate())
+        plan["head"] = ColwiseParallel(output_layouts=Replicate())
+    parallelize_module(model, mesh, plan)
+
+
+def keep_stage(model: nn.Module, number: int, stages: int) -> None:
+    """Remove all but one stage of the GPT: its blocks, and the embedding or the scores."""
+    assert isinstance(model, GPT)
+    first, end = bounds(model.size, stages)[number]
+    for name in list(model.blocks):
+        if not first <= int(name) < end:
+            del model.blocks[name]
+    if number > 0:
+        model.embedding = model.positions = None
+    if number < stages - 1:
+        model.norm = model.head = None
+
+
+def bounds(size: Gpt, stages: int) -> list[tuple[int, int]]:
+    """Return the blocks of each stage, as the first and the one after the last.
+
+    The blocks are divided evenly; of the rest, the stages in the middle get one more each, as the
+    first has the embedding too and the last the scores.
+    """
+    least, more = divmod(size.layers, stages)
+    start = (stages - more + 1) // 2
+    counts = [least + (start <= number < start + more) for number in range(stages)]
+    ends = [sum(counts[:number]) for number in range(stages + 1)]
+    return list(pairwise(ends))
+
+
+GPT_DIVISION = Division(divide_layers, keep_stage)

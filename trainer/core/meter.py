@@ -14,9 +14,7 @@ import torch
 
 from trainer.checkpoints.format import Progress
 from trainer.contract.metrics import STEP_BUCKETS, TRAINER
-from trainer.core.goodput import Goodput
-from trainer.core.speed import Speed
-from trainer.core.watch import Watch
+from trainer.core.watch import Goodput, Speed, Watch
 from trainer.parallel.world import World
 from trainer.record.telemetry import Figures, Place, StepFigures
 from trainer.store.files import replace_file

@@ -1,18 +1,80 @@
-"""The training's lines for people: its beginning, a table of epochs, its end."""
+"""What a training leaves: lines for people, figures in metrics.jsonl, and the record of a run."""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
 from trainer.contract.described import augmentations, how_it_steps
-from trainer.core.figures import append, measure
+from trainer.contract.own import is_own
+from trainer.core.alike import sources_of_trainer
+from trainer.core.evaluation import outputs_of
 from trainer.core.run import Run
 from trainer.data.samples import DataSet
 from trainer.output import say
-from trainer.record.telemetry import Evaluation, Figures
+from trainer.record.predictions import predict
+from trainer.record.telemetry import Evaluation, Figures, Place, Trained
+from trainer.record.texts import write_text
+from trainer.text.vocabulary import vocabulary_of
+
+
+def place_of(run: Run, progress: Progress) -> Place:
+    """Return the position in the whole job."""
+    samples, batch, epochs = len(run.data.train), run.global_batch, run.job.train.epochs
+    # The last step of an epoch may have a smaller batch.
+    todo = (epochs - progress.epoch) * -(-samples // batch)
+    if progress.position:
+        todo += -(-(samples - progress.position) // batch) - -(-samples // batch)
+    return Place(progress.epoch, epochs, progress.step, progress.step + todo, run.world.size)
+
+
+def measure(run: Run, progress: Progress, trained: Trained | None = None) -> Figures:
+    """The figures at a position, without those of an evaluation."""
+    saver = run.saver
+    stall = saver.stalls[-1] if saver.stalls and saver.step == progress.step else None
+    shares = tuple(round(share, 4) for share in run.balance.shares)
+    return Figures(place_of(run, progress), shares, stall, trained or Trained())
+
+
+def append(
+    folder: Path, event: str, figures: Figures, gpus: Mapping[str, list[str]] | None = None
+) -> None:
+    """Add a line to metrics.jsonl; `event` is start, epoch, stop or end.
+
+    `gpus` are, at the start, the UUIDs of the GPUs that each host's container sees. Where there is
+    a validation, the figures are of its samples: only `test` and the end's accuracy and loss are of
+    the test samples.
+    """
+    found, test = figures.found, figures.test.figures
+    line: dict[str, Any] = {
+        "time": round(time.time(), 3),  # In seconds since 1970.
+        "event": event,
+        **vars(figures.place),
+        "accuracy": found.accuracy,
+        "stall": figures.stall,
+        "batch": figures.batch,
+        **vars(figures.trained),
+        "validation_loss": found.loss if found.samples else None,
+        "metrics": found.others,
+        "by_class": asdict(found.by_class),
+        "best": figures.best,
+        "test": test,
+        "gpus": gpus or {},
+    }
+    if event == "end" and test:
+        line |= {"accuracy": test.get("accuracy"), "validation_loss": test.get("loss")}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+
 
 HEADER = "  epoch      step      loss  accuracy {:>10}  elapsed s  data/compute/exchange %"
 OWN_HEADER = HEADER.replace("accuracy", "val loss")
@@ -135,3 +197,39 @@ def summary(run: Run, figures: Figures, steps: int, elapsed: float) -> str:
         f"{speed.count(figures.trained.images_per_second or 0):11.0f}"
         f"{shown(run, figures.newest):10.4f}"
     )
+
+
+def begin_record(run: Run, progress: Progress, place: Place) -> None:
+    """Begin the record of this process's part of the run; all ranks must call it."""
+    about = {
+        "steps": place.steps,
+        "epochs": place.epochs,
+        "global_batch": run.global_batch,
+        "parameters": run.parameters,
+        "precision": run.precision,
+        "trainer": sources_of_trainer(),
+    }
+    run.recorder.begin(progress, run.data, about, run.watch.read)
+
+
+def record_epoch(run: Run, figures: Figures) -> None:
+    """Record an epoch, a text of a saved model, and at the end its predictions.
+
+    All ranks must call it.
+    """
+    run.recorder.epoch(figures)
+    place = figures.place
+    text = run.data.text
+    alone = not run.job.parallel.used  # One rank of a divided model can not write by itself.
+    if text and alone and not is_own(run.job.train.model) and figures.saved and run.world.rank == 0:
+        train, data = run.job.train, run.data
+        vocabulary = vocabulary_of(data.labels, data.tokenizer)
+        written = write_text(run.tested, vocabulary, train.context, run.world.device)
+        run.recorder.note("sample", place, text=written)
+    if not place.last:
+        return
+    began = time.monotonic()
+    if not text and run.task.classifies and not is_own(run.job.train.dataset):
+        run.recorder.evaluation(predict(run.world, run.data, run.checkpoints, outputs_of(run)))
+    run.recorder.note("end", place, evaluation=time.monotonic() - began)
+    run.recorder.close()

@@ -16,13 +16,9 @@ from trainer.checkpoints.format import Progress
 from trainer.checkpoints.saver import Saver
 from trainer.contract.batch import accumulation, global_batch
 from trainer.contract.job import TrainJob
-from trainer.core.announce import Announcer
-from trainer.core.averages import Lookahead, MovingAverage
-from trainer.core.compiled import Compiled
-from trainer.core.learning import Learning
-from trainer.core.live import Live
+from trainer.core.announce import Announcer, Live
+from trainer.core.compute import Compiled, Learning, Lookahead, MovingAverage, Norms
 from trainer.core.meter import Meter
-from trainer.core.norms import Norms
 from trainer.core.task import Task
 from trainer.core.watch import Balance, Watch
 from trainer.data import shards

@@ -16,17 +16,20 @@ from torch.distributed.tensor import DTensor
 from trainer.checkpoints.saver import Saver
 from trainer.contract.job import Train, TrainJob
 from trainer.contract.own import is_own
-from trainer.core.announce import Announcer
-from trainer.core.averages import Lookahead, MovingAverage
-from trainer.core.compiled import Compiled
-from trainer.core.gpt import initialise
-from trainer.core.gpt_parts import GPT_DIVISION
-from trainer.core.learning import Learning
-from trainer.core.live import Live
+from trainer.core.announce import Announcer, Live
+from trainer.core.compute import (
+    TYPES,
+    Compiled,
+    Learning,
+    Lookahead,
+    MovingAverage,
+    Norms,
+    choose,
+    loss_scaler,
+)
+from trainer.core.gpt import GPT_DIVISION, initialise
 from trainer.core.meter import Meter
 from trainer.core.models import build_empty_gpt, build_model, parameter_count, parameter_groups
-from trainer.core.norms import Norms
-from trainer.core.precision import TYPES, choose, loss_scaler
 from trainer.core.run import Reached, Run
 from trainer.core.schedule import learning_rate
 from trainer.core.task import classification

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainer.checkpoints.format import Progress
-from trainer.core.averages import Lookahead, MovingAverage
-from trainer.core.precision import autocast
+from trainer.core.compute import Lookahead, MovingAverage, autocast
 from trainer.core.run import Run, Stop
-from trainer.core.schedule import share_done, warm_up
-from trainer.core.suspicion import examined
+from trainer.core.schedule import examined, share_done, warm_up
 from trainer.custom.nested import floated
 from trainer.data import shards
 from trainer.data.augment import Augmentation

@@ -1,14 +1,27 @@
-"""Measures the time of each kind of work and the slow ranks; divides the batch by their speed."""
+"""Measures the time of each kind of work and the slow ranks; divides the batch by their speed.
+
+It also divides the wall time of a rank among the states of contract/metrics.py, without a rest, and
+counts the tokens a second of a text. The model FLOPs utilisation (MFU) is that of Chowdhery et al.
+2022 (PaLM, arXiv 2204.02311, appendix B): the operations that the model needs, without those of
+activation checkpointing, divided by the peak of all GPUs.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
+from trainer.contract.gpt import gpt_of
+from trainer.contract.gpus import sheet_of
+from trainer.contract.job import Train
+from trainer.contract.metrics import STATES
+from trainer.data.samples import DataSet
 from trainer.parallel.world import World
 
 KINDS = ("data", "compute", "communication")
@@ -102,3 +115,107 @@ class Balance:
             speeds = [max(speed, LEAST * even) for speed in speeds]
             self.shares = [speed / sum(speeds) for speed in speeds]
         self._window, self._steps, self._samples = min(2 * self._window, LONGEST), 0, 0
+
+
+STATE_OF = {"data": "data", "compute": "useful", "communication": "exchange"}
+
+
+class Goodput:
+    """The seconds of each state since the launcher began.
+
+    `seconds` are those of this worker's earlier processes. `launched` and `started` are the times,
+    since 1970, at which the launcher and this process began: a process was missing in the time
+    between that the earlier ones do not account for.
+    """
+
+    def __init__(
+        self, watch: Watch, seconds: Mapping[str, float], launched: float, started: float
+    ) -> None:
+        self.seconds = {state: float(seconds.get(state, 0.0)) for state in STATES}
+        before = max(0.0, started - launched - sum(self.seconds.values()))
+        self.seconds["idle"] += before
+        self._watch, self._work = watch, watch.read()
+        self._until = time.monotonic() - max(0.0, time.time() - started)
+
+    def count(self, state: str) -> float:
+        """Count the time since the last call as `state`; return it in seconds."""
+        now = time.monotonic()
+        spent, self._until = now - self._until, now
+        self.seconds[state] += spent
+        return spent
+
+    def count_steps(self, *, lost: bool) -> None:
+        """Count the time since the last call as steps: by the watch's kinds, or as `lost`.
+
+        A failure loses the steps since the last checkpoint, which is known only after it, and a
+        counter cannot decrease: so the repeated steps are the lost ones.
+        The watch measures a GPU's time, which lags behind the host's: it gives only the shares.
+        """
+        before, self._work = self._work, self._watch.read()
+        work = {STATE_OF[kind]: self._work[kind] - before[kind] for kind in self._work}
+        total = sum(work.values())
+        if lost or not total:
+            self.count("lost" if lost else "useful")
+            return
+        now = time.monotonic()
+        spent, self._until = now - self._until, now
+        for state, part in work.items():
+            self.seconds[state] += spent * part / total
+
+
+class SpeedFigures(TypedDict):
+    """Fields of events and of metrics.jsonl."""
+
+    tokens_per_second: float | None
+    mfu: float | None
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Converts samples a second to the figures of a text."""
+
+    tokens: int = 0  # Of a sample; 0 for images.
+    operations: float = 0.0  # FLOPs for a token; 0 if the model is not known.
+    peak: float = 0.0  # FLOPs a second of all ranks' GPUs; 0 if one is not known.
+
+    @property
+    def unit(self) -> str:
+        """The unit of `count`, for people."""
+        return "tokens/s" if self.tokens else "images/s"
+
+    def count(self, samples: float) -> float:
+        """Return samples a second in `unit`."""
+        return samples * (self.tokens or 1)
+
+    def figures(self, samples: float | None) -> SpeedFigures:
+        """Return the figures of so many samples a second."""
+        if not samples or not self.tokens:
+            return {"tokens_per_second": None, "mfu": None}
+        tokens = samples * self.tokens
+        known = self.peak and self.operations
+        mfu = tokens * self.operations / self.peak if known else None
+        return {"tokens_per_second": tokens, "mfu": mfu}
+
+
+def speed_of(world: World, train: Train, data: DataSet, precision: str) -> Speed:
+    """Return how the speed of a run is counted; all ranks must call it."""
+    peaks = world.gather(own_peak(world.device, precision))
+    if not data.text:
+        return Speed()
+    operations = 0.0
+    if train.model == "gpt":
+        operations = gpt_of(train.options).operations(data.classes, train.context)
+    return Speed(train.context, operations, sum(peaks) if all(peaks) else 0.0)
+
+
+def own_peak(device: torch.device, precision: str) -> float:
+    """Return the operations a second of this rank's GPU; 0 on a CPU and where it is not known.
+
+    The table has those of tensor cores in half precision. An instance of MIG has the name of its
+    card, but only a part of it.
+    """
+    if device.type != "cuda" or precision == "fp32":
+        return 0.0
+    name = torch.cuda.get_device_name(device)
+    sheet = None if "MIG" in name else sheet_of(name)
+    return sheet.operations if sheet else 0.0

@@ -46,8 +46,7 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
 def check_training(settings: Settings) -> str:
     """Check for mistakes that would end the built-in training; download data if it may."""
     # These modules too use only the standard library.
-    from trainer.core.job import JobError, load_job
-    from trainer.core.torch_version import installed_torch, torch_fault
+    from trainer.core.job import JobError, installed_torch, load_job, torch_fault
     from trainer.data.fetched import place_data
     from trainer.data.files import DataMissingError, DownloadError, find_files, to_download
 

@@ -22,9 +22,9 @@ from trainer.contract import keys, rules
 from trainer.contract.job import Train
 from trainer.contract.models import input_side, of_torchvision
 from trainer.contract.own import is_own, options_fault
+from trainer.core.compute import autocast, fastest
 from trainer.core.job import JobError
 from trainer.core.models import build_model, flip_scores
-from trainer.core.precision import autocast, fastest
 from trainer.custom.code import blamed
 from trainer.custom.nested import floated, mapped
 from trainer.data.load import CIFAR10

@@ -21,7 +21,7 @@ import uvicorn
 
 from trainer.contract import events
 from trainer.contract.listening import open_listener
-from trainer.core.torch_version import torch_fault
+from trainer.core.job import torch_fault
 from trainer.launcher.container import available_cores
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.process import stay_unprivileged

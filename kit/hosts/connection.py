@@ -1,4 +1,9 @@
-"""HTTP to a Docker engine, through the docker command or ssh."""
+"""HTTP to a Docker engine, through the docker command or ssh.
+
+Docker's own connection by ssh waits 30 s for a host that is down, and for ever for a host that dies
+while Docker reads its log. So kit runs the same command on the host itself: `docker system
+dial-stdio`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """The keys of a job of the built-in training: the type, default, bounds and meaning of each.
 
-kit checks YAML and prints the JSON Schema with them; the trainer reads the job file with them. A
-new key needs only a field and its use. The keys of `train:` are here, in samples.py and in
+kit checks YAML and prints the JSON Schema with them; the trainer reads the job file with them. The
+launcher does so before torch is imported, in images without kit: hence the standard library alone.
+A new key needs only a field and its use. If its default is None, it restarts no job that does not
+set it, and older images can read the file. The keys of `train:` are here, in samples.py and in
 optimization.py. The rules between keys are in rules.py.
 
 A job file has the keys of a section in this order; keys that are None are left out. Those of the

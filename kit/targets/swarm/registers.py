@@ -1,7 +1,8 @@
 """The lock, the history, and the final status of workloads, stored in the Swarm as configs.
 
-Only one config can have a name, which makes it a lock. The managers replicate configs, they survive
-restarts, and `docker config ls` lists them.
+Only one config can have a name, which makes it a lock that outlives the operator's machine and
+shows its holder. The managers replicate configs, they survive restarts, and `docker config ls`
+lists them. kit keeps no other state: the labels of services show what runs.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TextIO
 import click
 
 from kit import __version__
-from kit.errors import SIGNALLED, KitError, ProblemsError
+from kit.errors import SIGNALLED, KitError, ProblemsError, one_line
 
 INTERNAL = 3
 """The exit status after an error in kit itself."""
@@ -167,7 +167,7 @@ def _fault() -> int:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):
-        click.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in text), err=True)
+        click.echo(one_line(text), err=True)
 
 
 def _discard(stream: TextIO) -> None:

@@ -37,6 +37,11 @@ def once(lines: Iterable[str]) -> str:
     return "\n".join(dict.fromkeys(lines))
 
 
+def one_line(text: str) -> str:
+    """Return a text with control characters escaped, so that it cannot control the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A mistake at `loc` of the document `source` (`inventory`, or a job's name).
@@ -66,8 +71,7 @@ class Problem:
     def __str__(self) -> str:
         path = f" {self.path}:" if self.path else ""
         text = f"{self.file}:{self.line}:{path} {self.what}; {self.fix}"
-        # Each problem is one line. Escape control characters: a key must not control the terminal.
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return one_line(text)
 
 
 class KitError(Exception):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import re
 import time
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,8 +201,8 @@ def _begin(since: str | None, now: float) -> tuple[float | None, bool]:
         return None, False
     days = {"today": 0, "yesterday": 1}
     if since in days:
-        midnight = datetime.combine(date.fromtimestamp(now), dt.time()) - timedelta(days[since])
-        return midnight.timestamp(), True
+        today = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
+        return (today - timedelta(days[since])).timestamp(), True
     if re.match(r"\d{4}-", since):
         try:
             return datetime.fromisoformat(since).timestamp(), True

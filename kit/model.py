@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
+from trainer.contract.code import DIGITS, code_name
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 
 Lock = Mapping[str, str]
@@ -16,8 +17,6 @@ Tree = dict[str, str]
 
 AUTO = "auto"
 """The interface of the route to the rendezvous, which the launcher finds."""
-CODE = "code-"
-"""The beginning of the names of data sets with the code of jobs, which nobody else may use."""
 
 
 class EngineName(StrEnum):
@@ -282,7 +281,7 @@ class Package:
     @property
     def version(self) -> str:
         """The version as people read it."""
-        return self.sha256[:12]
+        return self.sha256[:DIGITS]
 
     @property
     def described(self) -> str:
@@ -292,7 +291,7 @@ class Package:
     @property
     def data_set(self) -> DataSet:
         """The data set that brings it to the hosts; its name is that of the content."""
-        return DataSet(f"{CODE}{self.version}", 1)
+        return DataSet(code_name(self.sha256), 1)
 
 
 @dataclass(frozen=True, slots=True)

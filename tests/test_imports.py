@@ -400,7 +400,7 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 300,
-    "contract": 2500,
+    "contract": 2520,
     "data": 1600,
     "datasets": 1990,
     "datasets/sources": 890,
@@ -469,7 +469,7 @@ MAY_IMPORT = {
     | {"record", "vision"},
     # Mounted into other images as one file (trainer/contract/programs.py); in the trainer's it
     # checks the job and the data first.
-    "launcher": {"group", "contract.mark", "contract.script", "core.job", "core.torch_version"}
+    "launcher": {"group", "contract.code", "contract.mark", "contract.script", "core.job"}
     | {"data.files", "data.fetched", "vision.downloads"},
     "launch": {"launcher"},
     "keeper": {"launcher"},
@@ -506,7 +506,6 @@ WITHOUT_TORCH = (
     "trainer.elastic.agent",
     "trainer.serve.checkpoints",
     "trainer.core.job",
-    "trainer.core.torch_version",
     "trainer.data.files",
     "trainer.data.fetched",
 )

@@ -41,7 +41,7 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 """
 
 # Joined by kit from modules of the trainer: launcher/__init__.py, contract/mark.py,
-# contract/script.py, launcher/output.py, launcher/errors.py, launcher/program.py,
+# contract/script.py, contract/code.py, launcher/output.py, launcher/errors.py, launcher/program.py,
 # launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
 # launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py,
 # launcher/network.py, launcher/checks.py, launcher/failures.py, group/messages.py,
@@ -138,6 +138,26 @@ def foreign_start(command: Sequence[str]) -> str:
     return "" if name and "." not in name and folders and folders[-1] != "bin" else first
 
 
+# -------- contract/code.py
+# How the code of a job travels: a data set of one archive. The launcher's program contains it.
+
+PREFIX = "code-"
+# The beginning of the data set's name; the digits of its version follow.
+DIGITS = 12
+# Those of the archive's SHA-256 that name a version.
+ARCHIVE = "code.pax"
+# A tar archive. Not called .tar: the store unpacks those, and this one keeps modes and links.
+WORKSPACE = "/workspace"
+# Where it is unpacked; NVIDIA's and PyTorch's images work there, too.
+UNPACKED = ".kit-code"
+# The file in that folder with the SHA-256 of what is unpacked there.
+
+
+def code_name(sha256: str) -> str:
+    """Return the name of the data set with an archive, which is that of its content."""
+    return f"{PREFIX}{sha256[:DIGITS]}"
+
+
 # -------- launcher/output.py
 # Output: lines for people, events for programs.
 
@@ -231,7 +251,7 @@ class Settings:
         self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
         self.data_sets = read_data_sets(environ.get("KIT_DATA_SETS") or "[]")
         self.data_socket = Path(read_variable(environ, "KIT_DATA_SOCKET", "/datasets/agent.sock"))
-        self.workspace = Path(read_variable(environ, "KIT_WORKSPACE", "/workspace"))
+        self.workspace = Path(read_variable(environ, "KIT_WORKSPACE", WORKSPACE))
         self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
 
@@ -736,13 +756,6 @@ def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
 # -------- launcher/workspace.py
 # The code that travels with a job: its archive becomes the folder in which the job runs.
 
-ARCHIVE = "code.pax"
-# Also the beginning of its data set's name.
-CODE = "code-"
-UNPACKED = ".kit-code"
-# The folder in the archive's own terms, whatever it is called here.
-WORKSPACE = Path("/workspace")
-
 
 def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) -> None:
     """Unpack the job's code, and make its folder the current one; raises LaunchError.
@@ -752,13 +765,13 @@ def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) ->
     folder = writable(settings.workspace)
     mark = folder / UNPACKED
     if read_mark(mark) == job.code:
-        say(f"the code {job.code[:12]} is in {folder}")
+        say(f"the code {job.code[:DIGITS]} is in {folder}")
     else:
-        archive = Path(folders[f"{CODE}{job.code[:12]}"], ARCHIVE)
+        archive = Path(folders[code_name(job.code)], ARCHIVE)
         verify_archive(archive, job.code)
         unpack(archive, folder)
         mark.write_text(job.code)
-        say(f"the code {job.code[:12]} is in {folder} now")
+        say(f"the code {job.code[:DIGITS]} is in {folder} now")
     inner = folder / Path(job.working_dir or WORKSPACE).relative_to(WORKSPACE)
     try:
         os.chdir(inner)
@@ -1027,8 +1040,7 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
 def check_training(settings: Settings) -> str:
     """Check for mistakes that would end the built-in training; download data if it may."""
     # These modules too use only the standard library.
-    from trainer.core.job import JobError, load_job
-    from trainer.core.torch_version import installed_torch, torch_fault
+    from trainer.core.job import JobError, installed_torch, load_job, torch_fault
     from trainer.data.fetched import place_data
     from trainer.data.files import DataMissingError, DownloadError, find_files, to_download
 

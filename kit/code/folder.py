@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from kit.code.ignore import ALWAYS, SECRETS, Ignored, rules_of
-from kit.errors import InputError
+from kit.errors import InputError, one_line
 from kit.values import count, show_bytes
 
 LARGEST = 256 * 2**20
@@ -183,5 +183,4 @@ def _output() -> Iterator[tuple[int, int]]:
 
 def printable(name: str) -> str:
     """Return a file's name as one line of text: Linux allows all bytes but two."""
-    text = os.fsencode(name).decode(errors="backslashreplace")
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return one_line(os.fsencode(name).decode(errors="backslashreplace"))

@@ -12,7 +12,7 @@ from kit.code.folder import list_code, printable
 from kit.code.pack import packed
 from kit.datasets.cluster import DataCluster
 from kit.errors import InputError
-from kit.model import CODE, DataSet, Package
+from kit.model import DataSet, Package
 from kit.paths import Paths, identity
 from kit.plan.notes import package_notes
 from kit.runtime.history import newest
@@ -21,6 +21,7 @@ from kit.runtime.source import current_source
 from kit.runtime.target import Target
 from kit.values import count, show_bytes
 from kit.workload.types import Workload
+from trainer.contract.code import PREFIX
 
 LONGEST = 500
 """Characters of a folder and its commit in the store's manifest."""
@@ -60,8 +61,8 @@ def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> li
 def _kept(target: Target, needs: Iterable[Sequence[DataSet]]) -> list[str]:
     """Return the code that stays stored: that of all jobs, as rendered and as deployed."""
     deployed = newest(target.history()).values()
-    versions = {f"{CODE}{each.code.partition(' ')[0]}" for each in deployed if each.code}
-    names = {each.name for sets in needs for each in sets if each.name.startswith(CODE)}
+    versions = {f"{PREFIX}{each.code.partition(' ')[0]}" for each in deployed if each.code}
+    names = {each.name for sets in needs for each in sets if each.name.startswith(PREFIX)}
     return sorted(versions | names)
 
 

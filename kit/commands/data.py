@@ -25,12 +25,13 @@ from kit.datasets.sizes import Stored
 from kit.datasets.upload import upload_of
 from kit.errors import InputError, KitError, joined
 from kit.hosts.docker import concurrently
-from kit.model import CODE, DataSet
+from kit.model import DataSet
 from kit.paths import Paths, identity
 from kit.runtime.rendered import Rendered, rendered
 from kit.runtime.status import ENDED
 from kit.runtime.target import Target
 from kit.values import WrongValueError, count, show_bytes
+from trainer.contract.code import PREFIX
 from trainer.contract.words import nearest, some
 
 ELSEWHERE = ("torchvision:", "https://", "http://", "s3://", "hf://")
@@ -71,7 +72,7 @@ class _Cluster:
     def stored(self) -> tuple[list[Stored], list[Stored]]:
         """Return the stored data sets and the code of jobs; keep the former's sizes for `plan`."""
         stored = self.services.stored()
-        code = [each for each in stored if each.name.startswith(CODE)]
+        code = [each for each in stored if each.name.startswith(PREFIX)]
         data = [each for each in stored if each not in code]
         sizes.store(self._inventory, data)
         return data, code

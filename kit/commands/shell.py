@@ -15,10 +15,11 @@ from kit.errors import KitError
 from kit.hosts.environment import clean
 from kit.paths import Paths, identity
 from kit.runtime.access import chosen_host
+from trainer.contract.code import UNPACKED, WORKSPACE
 
-IN_THE_CODE = """\
-for each in /workspace "/tmp/workspace-$(id -u)"; do
-    [ -f "$each/.kit-code" ] && cd "$each"
+IN_THE_CODE = f"""\
+for each in {WORKSPACE} "/tmp/workspace-$(id -u)"; do
+    [ -f "$each/{UNPACKED}" ] && cd "$each"
 done
 """
 """Goes to the folder of the job's code, if it has one (trainer/launcher/workspace.py)."""

@@ -12,8 +12,9 @@ from kit.addresses import split_endpoint
 from kit.config.fields import Image, Section, Size, tagged, validator_of
 from kit.config.registry import RegistrySection
 from kit.errors import INVENTORY, Fault, Loc
-from kit.model import CODE, DataService, DataSet, Host
+from kit.model import DataService, DataSet, Host
 from kit.values import WrongValueError
+from trainer.contract.code import PREFIX
 
 PORT = 8090
 PEER_PORT = 6881
@@ -23,8 +24,8 @@ PEER_PORT = 6881
 def data_name(value: object) -> str:
     """Check the name of a data set of the user's."""
     name = values.data_set(value)
-    if name.startswith(CODE):
-        raise WrongValueError(f"names with {CODE} are those of code", "write `code: FOLDER`")
+    if name.startswith(PREFIX):
+        raise WrongValueError(f"names with {PREFIX} are those of code", "write `code: FOLDER`")
     return name
 
 

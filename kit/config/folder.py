@@ -14,9 +14,6 @@ from kit.config.fields import Section, tagged, wrong
 from kit.errors import Fault, FaultsError, InputError
 from kit.model import Package
 
-WORKSPACE = "/workspace"
-"""Where containers have the folder; NVIDIA's and PyTorch's images work there, too."""
-
 
 def _inside(name: str) -> str:
     path = PurePosixPath(name)

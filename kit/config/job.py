@@ -23,7 +23,7 @@ from kit.config.fields import (
     User,
     wrong,
 )
-from kit.config.folder import WORKSPACE, CodeKey
+from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
 from kit.config.train import (
     CheckpointSection,
@@ -36,6 +36,7 @@ from kit.config.train import (
 )
 from kit.config.variables import Environment, Secrets, to_secrets
 from kit.model import Framework, Job, JobHosts, Limits
+from trainer.contract.code import WORKSPACE
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 from trainer.contract.models import OWN_DATA, of_torchvision
 from trainer.contract.own import is_own
@@ -48,6 +49,8 @@ class JobHostsSection(Section):
     gpus_per_host: int | None = Field(
         None, ge=1, examples=[1], description="Default: all GPUs for training"
     )
+    # There is no `max`: one below the plan's number would leave planned GPUs idle, and the plan
+    # would not show which. A host stands by with `use: spare`.
     min: int | None = Field(
         None,
         ge=1,
@@ -145,7 +148,7 @@ class JobSection(Section):
         default=cast(CodeKey, None),  # A union with None cannot have tags.
         examples=[".", {"folder": "../research", "exclude": ["runs/"]}],
         description="A folder with code, relative to the inventory's. `kit deploy` brings it to "
-        "the hosts, where it is /workspace",
+        f"the hosts, where it is {WORKSPACE}",
     )
     mounts: Mounts = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
     environment: Environment = Field({})

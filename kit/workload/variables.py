@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from kit.model import CODE, Framework
+from kit.model import Framework
 from kit.plan.storage import DUMPS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
@@ -15,6 +15,7 @@ from kit.workload.privileges import NOBODY, default_variables, user_of_training
 from kit.workload.settings import Environment, Symbol, Variable, Word
 from kit.workload.types import Rendezvous
 from trainer.contract.bearer import KEY
+from trainer.contract.code import PREFIX
 
 SECRETS = "KIT_SECRETS"
 """The variable with the names of the secrets that the launcher reads from files."""
@@ -90,7 +91,7 @@ def environment_of(
     if job.job.fetched:
         why = "The launcher waits until the host's data agent has fetched these data sets."
         if job.job.package:
-            why += f" {CODE}… is the code."
+            why += f" {PREFIX}… is the code."
         set_by_kit.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
     if urls and job.job.command:
         why = "The addresses of the data sets that the script streams."

@@ -16,7 +16,8 @@ import pytest
 from kit.code.folder import list_code
 from kit.code.pack import blocks
 from tests.sandbox import DEADLINE, ROOT
-from trainer.datasets.code import ARCHIVE, KEPT, superseded
+from trainer.contract.code import ARCHIVE
+from trainer.datasets.code import KEPT, superseded
 from trainer.datasets.layout import find_places
 from trainer.datasets.sources.local import UPLOADS
 from trainer.launcher.errors import LaunchError

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 PROGRAMS = {
     "launch.py": (
-        *("launcher/__init__.py", "contract/mark.py", "contract/script.py", "launcher/output.py"),
-        *("launcher/errors.py", "launcher/program.py", "launcher/settings.py"),
-        *("launcher/process.py", "launcher/waiting.py", "launcher/container.py"),
+        *("launcher/__init__.py", "contract/mark.py", "contract/script.py", "contract/code.py"),
+        *("launcher/output.py", "launcher/errors.py", "launcher/program.py"),
+        *("launcher/settings.py", "launcher/process.py", "launcher/waiting.py"),
+        "launcher/container.py",
         *("launcher/disk.py", "launcher/data_sets.py", "launcher/workspace.py"),
         *("launcher/interfaces.py", "launcher/network.py", "launcher/checks.py"),
         *("launcher/failures.py", "group/messages.py"),

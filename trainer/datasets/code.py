@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
+from trainer.contract.code import ARCHIVE, PREFIX, code_name
 from trainer.datasets.errors import FAILURE, DataSetError
 from trainer.datasets.layout import Place, find_places, in_use, remove
 from trainer.datasets.manifest import Manifest, check_name
@@ -19,9 +20,6 @@ from trainer.datasets.sources.local import UPLOADS, receive
 from trainer.datasets.sources.several import BLOCK
 from trainer.store.locks import locked
 
-ARCHIVE = "code.pax"
-"""Not .tar: the store unpacks archives, and this one keeps modes and links."""
-PREFIX = "code-"
 KEPT = 30
 """The versions of code that stay: those of an afternoon of edits."""
 
@@ -74,7 +72,7 @@ def verify(archive: Path, name: str) -> None:
     """
     with archive.open("rb") as file:
         version = hashlib.file_digest(file, "sha256").hexdigest()
-    if not version.startswith(name.removeprefix(PREFIX)):
+    if code_name(version) != name:
         what = f"what has arrived is not {name}: the connection was lost"
         raise DataSetError(what, "deploy again", FAILURE)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.contract.code import WORKSPACE
 from trainer.launcher.errors import LaunchError
 
 
@@ -23,7 +24,7 @@ class Settings:
         self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
         self.data_sets = read_data_sets(environ.get("KIT_DATA_SETS") or "[]")
         self.data_socket = Path(read_variable(environ, "KIT_DATA_SOCKET", "/datasets/agent.sock"))
-        self.workspace = Path(read_variable(environ, "KIT_WORKSPACE", "/workspace"))
+        self.workspace = Path(read_variable(environ, "KIT_WORKSPACE", WORKSPACE))
         self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
 

@@ -8,16 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from trainer.contract.code import ARCHIVE, DIGITS, UNPACKED, WORKSPACE, code_name
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.output import say
 from trainer.launcher.settings import Job, Settings
-
-ARCHIVE = "code.pax"
-# Also the beginning of its data set's name.
-CODE = "code-"
-UNPACKED = ".kit-code"
-# The folder in the archive's own terms, whatever it is called here.
-WORKSPACE = Path("/workspace")
 
 
 def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) -> None:
@@ -28,13 +22,13 @@ def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) ->
     folder = writable(settings.workspace)
     mark = folder / UNPACKED
     if read_mark(mark) == job.code:
-        say(f"the code {job.code[:12]} is in {folder}")
+        say(f"the code {job.code[:DIGITS]} is in {folder}")
     else:
-        archive = Path(folders[f"{CODE}{job.code[:12]}"], ARCHIVE)
+        archive = Path(folders[code_name(job.code)], ARCHIVE)
         verify_archive(archive, job.code)
         unpack(archive, folder)
         mark.write_text(job.code)
-        say(f"the code {job.code[:12]} is in {folder} now")
+        say(f"the code {job.code[:DIGITS]} is in {folder} now")
     inner = folder / Path(job.working_dir or WORKSPACE).relative_to(WORKSPACE)
     try:
         os.chdir(inner)

@@ -39,6 +39,7 @@ PURE_MODULES = (
     "doctor/results",
     "doctor/wanted",
     "errors",
+    "jobs",
     "measurements",
     "model",
     "ranges",
@@ -269,7 +270,8 @@ ROOMS_OF_KIT = {
     "values": set(),
     "addresses": {"values"},
     "model": {"errors"},
-    "servers": {"model"},
+    "jobs": {"model"},
+    "servers": {"model", "jobs"},
     "ranges": {"values"},
     "files": {"values", "errors"},
     "memory": {"errors"},
@@ -277,8 +279,8 @@ ROOMS_OF_KIT = {
     "yamlfile": {"yaml_schema", "values", "errors", "files"},
     "yamledit": {"yamlfile"},
     "measurements": set(),
-    "plan": {"measurements", "model", "servers", "values", "errors", "ranges"},
-    "workload": {"plan", "model", "servers", "values", "addresses", "errors"},
+    "plan": {"measurements", "jobs", "model", "servers", "values", "errors", "ranges"},
+    "workload": {"plan", "jobs", "model", "servers", "values", "addresses", "errors"},
     "hosts": {"model", "values", "addresses", "errors"},
     "runtime": {"workload", "plan", "hosts", "model", "values", "errors", "files"},
     "datasets": {"plan", "hosts", "model", "values", "errors", "files", "paths"},
@@ -289,7 +291,7 @@ ROOMS_OF_KIT = {
     "lock": {"model", "values", "addresses", "errors", "yamlfile", "paths"},
     "paths": {"model", "errors", "yamlfile", "measurements"},
     "code": {"values", "errors"},
-    "config": {"code", "model", "servers", "values", "addresses", "ranges", "errors"}
+    "config": {"code", "jobs", "model", "servers", "values", "addresses", "ranges", "errors"}
     | {"yamlfile", "lock", "paths"},
     "tree": {"errors", "files", "model"},
     "registry": {"hosts", "values", "addresses", "errors", "files"},
@@ -304,7 +306,17 @@ ROOMS_OF_KIT = {
     | {"errors", "files"},
     "report": {"runtime", "values", "errors"},
     "top": {"runtime", "hosts", "model", "errors"},
-    "split": {"project", "config", "plan", "model", "values", "ranges", "errors", "yamlfile"}
+    "split": {
+        "project",
+        "config",
+        "plan",
+        "jobs",
+        "model",
+        "values",
+        "ranges",
+        "errors",
+        "yamlfile",
+    }
     | {"yamledit"},
 }
 """The rooms of kit, and which of the others each may import; commands may import all."""

@@ -16,8 +16,9 @@ from kit.commands.plan_tables import host_rows, placement_rows, serving_rows
 from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
 from kit.datasets.sizes import load as load_sizes
+from kit.jobs import Package
 from kit.measurements import Measurements
-from kit.model import DataSet, Package, Use
+from kit.model import DataSet, Use
 from kit.paths import Paths
 from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.division import shown

@@ -18,7 +18,8 @@ from kit.commands.targets import target_for, with_engine
 from kit.config.flow import flow
 from kit.config.load import Project
 from kit.errors import InputError, KitError
-from kit.model import Job, JobHosts
+from kit.jobs import Job
+from kit.model import JobHosts
 from kit.paths import Paths
 from kit.plan.free import choose, free_gpus
 from kit.project import load_lowered, load_project, lowered_of

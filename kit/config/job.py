@@ -11,20 +11,17 @@ from kit.config.command import check_script, script_words
 from kit.config.data import DataSets, to_data_sets
 from kit.config.fields import (
     AbsolutePath,
-    Cpus,
     Duration,
     Image,
-    Memory,
     NcclVariables,
     Patience,
     Section,
-    Size,
-    Ulimit,
     User,
     wrong,
 )
 from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
+from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection
 from kit.config.train import (
     CheckpointSection,
     ExchangeSection,
@@ -35,48 +32,12 @@ from kit.config.train import (
     to_value,
 )
 from kit.config.variables import Environment, Secrets, to_secrets
-from kit.model import Framework, Job, JobHosts, Limits
+from kit.jobs import Framework, Job
+from kit.model import JobHosts, Limits
 from trainer.contract.code import WORKSPACE
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 from trainer.contract.models import OWN_DATA, of_torchvision
 from trainer.contract.own import is_own
-
-
-class JobHostsSection(Section):
-    """The hosts that take part; default: all hosts with GPUs for training."""
-
-    names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
-    gpus_per_host: int | None = Field(
-        None, ge=1, examples=[1], description="Default: all GPUs for training"
-    )
-    # There is no `max`: one below the plan's number would leave planned GPUs idle, and the plan
-    # would not show which. A host stands by with `use: spare`.
-    min: int | None = Field(
-        None,
-        ge=1,
-        examples=[1],
-        description="Smallest number of hosts with which the job continues; default: all its hosts",
-    )
-
-
-class LimitsSection(Section):
-    """Resources of one container."""
-
-    shared_memory: Size = Field(
-        16 * 2**30, description="Size of /dev/shm; Docker's default is only 64 MiB"
-    )
-    memory: Memory | None = None
-    cpus: Cpus | None = Field(None, examples=[8])
-    memlock: Ulimit | None = Field(
-        None, description="Maximum of locked memory; default: unlimited with InfiniBand"
-    )
-    stack: Ulimit | None = None
-
-
-class RendezvousSection(Section):
-    """The rendezvous of the hosts."""
-
-    port: int | None = Field(None, ge=1024, le=65535, examples=[29400])
 
 
 class JobSection(Section):
@@ -164,6 +125,16 @@ class JobSection(Section):
         examples=["10m", 0],
         description="A rank of `command` is silent if for this time it has printed and saved "
         "nothing, and its processor and GPU were idle; 0: never; default: 10m",
+    )
+    max_duration: Duration | None = Field(
+        None,
+        examples=["12h"],
+        description="The job ends so long after its first start: it saves, and its GPUs are free",
+    )
+    idle: Duration | None = Field(
+        None,
+        examples=["30m"],
+        description="The job ends when it has computed nothing for so long; default: never",
     )
     user: User | None = Field(
         None,
@@ -337,4 +308,6 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         framework=Framework(section.framework),
         setup=tuple(section.setup),
         quiet=section.quiet,
+        max_duration=section.max_duration,
+        idle=section.idle,
     )

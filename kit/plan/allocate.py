@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from kit import ranges
 from kit.errors import INVENTORY, Fault
-from kit.model import AUTO, Framework, Gpu, Host, Inventory, Job, JobHosts, Use
+from kit.jobs import Framework, Job
+from kit.model import AUTO, Gpu, Host, Inventory, JobHosts, Use
 from kit.plan.types import Placement
 from kit.servers import Server
 from kit.values import WrongValueError, count, show_size

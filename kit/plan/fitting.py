@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from kit.errors import Fault, dotted
-from kit.model import Job
+from kit.jobs import Job
 from kit.plan.division import least_gpu, memory, shown
 from kit.plan.types import Placement
 from kit.values import count, show_bytes

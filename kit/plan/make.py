@@ -12,7 +12,8 @@ from dataclasses import fields
 from typing import Any
 
 from kit.errors import FaultsError
-from kit.model import Framework, Inventory, Job, Lock
+from kit.jobs import Framework, Job
+from kit.model import Inventory, Lock
 from kit.plan import storage
 from kit.plan.allocate import allocate
 from kit.plan.data import data_faults, data_plan
@@ -168,6 +169,8 @@ def _version(section: Job | Server) -> str:
         "framework": Framework.PYTORCH,
         "setup": (),
         "quiet": None,
+        "max_duration": None,
+        "idle": None,
         "parallel": {},
     }
     return _hash(

@@ -6,7 +6,8 @@ import re
 import zlib
 from collections.abc import Collection, Iterable
 
-from kit.model import Framework, Job, Mount
+from kit.jobs import Framework, Job
+from kit.model import Mount
 from kit.plan.types import MountPoint, Volume
 
 DATA = "/data"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kit.model import Host, Job, Lock, Monitoring, Network, Registry
+from kit.jobs import Job
+from kit.model import Host, Lock, Monitoring, Network, Registry
 from kit.plan.data import DataPlan
 from kit.plan.types import (
     Batch,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kit.model import Job
+from kit.jobs import Job
 from kit.workload.settings import Environment, Variable, Word
 
 NOBODY = "65534:65534"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from kit.model import Framework
+from kit.jobs import Framework
 from kit.plan.storage import DUMPS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan

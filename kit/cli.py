@@ -39,6 +39,7 @@ COMMANDS = {
     "status": "status:command",
     "logs": "logs:command",
     "shell": "shell:command",
+    "session": "session:command",
     "forward": "forward:command",
     "stop": "stop:command",
     "resume": "deploy:resume",

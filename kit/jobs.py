@@ -62,8 +62,16 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
+class Session:
+    """What a session has: a folder that stays on its host, and the SSH keys of its users."""
+
+    home: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """A job. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
+    """A job. Exactly one of `train`, `command`, `session` is set; `stop_grace` is in seconds.
 
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
     `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
@@ -106,6 +114,7 @@ class Job:
     idle: int | None = None
     code: tuple[CodeFile, ...] = ()
     package: Package | None = None
+    session: Session | None = None
 
     @property
     def fetched(self) -> tuple[DataSet, ...]:

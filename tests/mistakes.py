@@ -1044,6 +1044,24 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ('quiet: 10m\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
         '2: quiet: is for `command`; leave it out: `train` notices a worker that hangs after 10 s',
     ]),
+    ('session: {}\ncommand: [train.py]', [
+        '1: command and session are both given; write exactly one of `train:`, `command:` and `session:`',
+    ]),
+    ('session: {}\nquiet: 10m', [
+        '3: quiet: is not for a session; leave it out',
+    ]),
+    ('session: {}', [
+        '2: a session is on one host, this one on 2; write `hosts: {names: [pc1]}`',
+    ]),
+    ('session: {keys: [ssh-ed25519]}', [
+        '2: session.keys[0]: is not one public SSH key; write a line as in ~/.ssh/id_ed25519.pub: ssh-ed25519 AAAA… anna@laptop',
+    ]),
+    ('session: {keys: [ssh-ed25519 AAAAC3NzaC1yc2E]}', [
+        '2: session.keys[0]: is cut short, or no ssh-ed25519; write a line as in ~/.ssh/id_ed25519.pub: ssh-ed25519 AAAA… anna@laptop',
+    ]),
+    ('session: {home: /workspace}', [
+        "2: session.home: /workspace is a folder of the container; write the home of the image's user",
+    ]),
     ('framework: jax\ncommand: [train.py]', [
         "2: framework: 'jax' is not known; use one of pytorch, tensorflow",
     ]),

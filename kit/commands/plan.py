@@ -12,7 +12,7 @@ import click
 from kit.bench.file import load
 from kit.commands.code import size_of
 from kit.commands.options import with_paths
-from kit.commands.plan_tables import host_rows, placement_rows, serving_rows
+from kit.commands.plan_tables import host_rows, placement_rows, serving_rows, work_of
 from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
 from kit.datasets.sizes import load as load_sizes
@@ -84,15 +84,11 @@ def show(
     )
     screen.print(host_rows(plan, every=every))
     for job in plan.jobs:
-        screen.print(_bold(f"job {job.name}"), f" {_work(job)}")
+        screen.print(_bold(f"job {job.name}"), f" {work_of(job)}")
         screen.print(placement_rows(job, every=every))
         work = lowered.workload(job.name)
         prediction = predictions.get(job.name)
-        lines = [_batch(job), *_recipe(job), *_precision(work), *_data(lowered, job, sizes)]
-        lines += _division(job) if job.division else [_traffic(job)]
-        lines += [] if prediction else _exchange(job)
-        lines.append(_rendezvous(job, work))
-        for line in lines:
+        for line in _lines(lowered, job, work, sizes, predicted=prediction is not None):
             screen.print(f"  {line}")
         if len(job.placements) > 1:
             screen.print(f"  ranks       consecutive on each host; {_order(job)}")
@@ -107,6 +103,20 @@ def show(
     of_code = [note for name, one in packages if one for note in package_notes(name, one)]
     for note in (*lowered.notes, *of_code):
         screen.print(Text("note", style="yellow"), f" {note}")
+
+
+def _lines(
+    lowered: Lowered, job: JobPlan, work: Workload, sizes: Sizes, *, predicted: bool
+) -> Iterator[str]:
+    """Yield the lines on a job below the table of its hosts."""
+    if session := job.job.session:
+        yield from _data(lowered, job, sizes)
+        yield f"home        {session.home}, in a volume of {job.hosts[0].name}, which stays"
+        return
+    yield from (_batch(job), *_recipe(job), *_precision(work), *_data(lowered, job, sizes))
+    yield from _division(job) if job.division else [_traffic(job)]
+    yield from () if predicted else _exchange(job)
+    yield _rendezvous(job, work)
 
 
 def _bold(text: str) -> Text:
@@ -144,13 +154,6 @@ def _addresses(work: Workload) -> str:
 def _few(urls: Sequence[str]) -> str:
     more = len(urls) - 3
     return ", ".join(urls[:3]) + (f" and {more} more" if more > 0 else "")
-
-
-def _work(job: JobPlan) -> str:
-    train = job.job.train
-    if train is not None:
-        return f"{train.model} on {train.dataset}, {count(train.epochs, 'epoch')}"
-    return shlex.join(job.job.command)
 
 
 def _batch(job: JobPlan) -> str:

@@ -22,6 +22,7 @@ from kit.config.fields import (
 from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
 from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection
+from kit.config.session import OF_OTHERS, SessionSection, to_session
 from kit.config.train import (
     CheckpointSection,
     ExchangeSection,
@@ -41,7 +42,7 @@ from trainer.contract.own import is_own
 
 
 class JobSection(Section):
-    """A job: `train` for the built-in training, or `command` for the user's own script."""
+    """A job: `train` for the built-in training, `command` for a script, or a `session`."""
 
     image: Image
     train: TrainSection | None = Field(
@@ -52,6 +53,11 @@ class JobSection(Section):
         min_length=1,
         examples=[["ddp.py", "50", "10", "--batch_size", "256"]],
         description="A script for torchrun and its arguments; for a module begin with `-m`",
+    )
+    session: SessionSection | None = Field(
+        None,
+        examples=[{"keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA… anna@laptop"]}],
+        description="A container in which people work; `kit session start` writes it",
     )
     framework: Literal["pytorch", "tensorflow"] = Field(
         "pytorch",
@@ -191,9 +197,11 @@ class JobSection(Section):
 
     @model_validator(mode="after")
     def _one_work(self) -> JobSection:
-        if (self.train is None) == (self.command is None):
-            both = "train and command are both given" if self.train else "there is nothing to run"
-            raise wrong(both, "write exactly one of `train:` and `command:`")
+        work = {"train": self.train, "command": self.command, "session": self.session}
+        given = [name for name, section in work.items() if section is not None]
+        if len(given) != 1:
+            both = f"{' and '.join(given)} are both given" if given else "there is nothing to run"
+            raise wrong(both, "write exactly one of `train:`, `command:` and `session:`")
         for index, mount in enumerate(self.mounts):
             if self.code and f"{mount.to}/".startswith(f"{WORKSPACE}/"):
                 what = f"{WORKSPACE} holds the folder of `code:`"
@@ -236,6 +244,15 @@ class JobSection(Section):
         if self.code and not f"{self.working_dir or WORKSPACE}/".startswith(f"{WORKSPACE}/"):
             what = f"the folder of `code:` is {WORKSPACE}"
             raise wrong(what, f"write a folder in it, as {WORKSPACE}/examples", "working_dir")
+        return self
+
+    @model_validator(mode="after")
+    def _session_alone(self) -> JobSection:
+        for key in OF_OTHERS:
+            if self.session is not None and key in self.model_fields_set:
+                raise wrong("is not for a session", "leave it out", key)
+        if self.session is not None and self.hosts.min is not None:
+            raise wrong("a session has one host", "leave it out", "hosts", "min")
         return self
 
     @model_validator(mode="after")
@@ -310,4 +327,5 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         quiet=section.quiet,
         max_duration=section.max_duration,
         idle=section.idle,
+        session=to_session(section.session),
     )

@@ -18,6 +18,15 @@ USABLE = 0.95
 """The share of a GPU's memory that one process can have."""
 
 
+def session_faults(jobs: Sequence[Job], training: Sequence[Sequence[Placement]]) -> Iterator[Fault]:
+    """Yield the sessions that have several hosts: a session is one container."""
+    for job, placements in zip(jobs, training, strict=True):
+        if job.session and len(placements) > 1:
+            what = f"a session is on one host, this one on {len(placements)}"
+            fix = f"write `hosts: {{names: [{placements[0].host.name}]}}`"
+            yield Fault(job.name, ("hosts",), what, fix)
+
+
 def division_faults(jobs: Sequence[Job], placed: Sequence[tuple[Placement, ...]]) -> list[Fault]:
     """Refuse grids that the ranks cannot form, and models that do not fit into a GPU."""
     faults = []

@@ -19,7 +19,7 @@ from kit.plan.allocate import allocate
 from kit.plan.data import data_faults, data_plan
 from kit.plan.division import division
 from kit.plan.exchange import exchange
-from kit.plan.fitting import division_faults
+from kit.plan.fitting import division_faults, session_faults
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
 from kit.plan.notes import job_notes, server_notes, spare_notes, uuid_notes
@@ -48,6 +48,7 @@ def make_plan(
     allocated = allocate(inventory, jobs, servers)
     faults = [*allocated.faults]
     faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
+    faults += session_faults(jobs, allocated.training)
     if faults := [*faults, *division_faults(jobs, allocated.training)]:
         raise FaultsError(faults)
     plans = [
@@ -171,6 +172,7 @@ def _version(section: Job | Server) -> str:
         "quiet": None,
         "max_duration": None,
         "idle": None,
+        "session": None,
         "parallel": {},
     }
     return _hash(

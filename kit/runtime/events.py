@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
-from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, State
+from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, SessionStatus, State
 from kit.values import show_seconds
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
@@ -83,6 +83,8 @@ class Reader:
         """For how long the weights of hosts have not moved."""
         self.untaught = ""
         """Why the newest training has learned nothing; "" if nothing is known of that."""
+        self.session: SessionStatus | None = None
+        """What a session has told last."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
@@ -150,6 +152,7 @@ class Reader:
         self.silent.pop(line.host, None)
         self.unmoved.pop(line.host, None)
         self._restarts.pop(line.host, None)
+        self.session = None
 
     def _fetch(self, event: events.Fetch, line: LogLine) -> None:
         self.fetching.pop(line.host, None)
@@ -255,6 +258,10 @@ class Reader:
             still = f"the weights have not moved for {event.steps} steps"
             self.unmoved[line.host] = f"{still}: {why}losses or gradients are not finite"
 
+    def _session(self, event: events.Session, _line: LogLine) -> None:
+        known = {each.name: getattr(event, each.name) for each in fields(SessionStatus)}
+        self.session, self.failure = SessionStatus(**known), ""
+
     def _untaught(self, event: events.Untaught, _line: LogLine) -> None:
         self.untaught = event.message
 
@@ -303,6 +310,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Spoke: Reader._spoke,
     events.Unmoved: Reader._unmoved,
     events.Untaught: Reader._untaught,
+    events.Session: Reader._session,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

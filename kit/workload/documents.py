@@ -35,7 +35,10 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
     """
     document: dict[str, Any] = {"generated": generated, "name": job.name}
     document |= _code(job.job) | _end(job.job)
-    if job.job.train is None or job.job.exchange is None:
+    if job.job.session:
+        document["session"] = dataclasses.asdict(job.job.session)
+        document |= {"setup": job.job.setup} if job.job.setup else {}
+    elif job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
         if job.job.framework is not Framework.PYTORCH:
             document["framework"] = job.job.framework

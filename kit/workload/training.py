@@ -66,6 +66,8 @@ def own_port(plan: JobPlan) -> int:
 
 def metrics_port(plan: Plan, job: JobPlan, *, own_addresses: bool) -> int | None:
     """Return the port of a job's metrics on each of its hosts, or None if it has none."""
+    if job.job.session:
+        return None
     if job.job.metrics_port is not None or plan.monitoring is None:
         return job.job.metrics_port
     return METRICS_PORT + (0 if own_addresses else zlib.crc32(job.name.encode()) % PORTS)
@@ -83,7 +85,8 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
     text = job_json(job, generated(plan.file, job.job.file), port, url)
     document = Document(f"jobs/{job.name}.json", text)
     variables = job_variables(plan, job, addresses.defaults)
-    parts = [_rendezvous(job, rendezvous, host_network=host_network)]
+    meets = job.job.session is None
+    parts = [_rendezvous(job, rendezvous, host_network=host_network)] if meets else []
     for name, members in groups(Role.TRAIN, job.containers).items():
         environment = environment_of(
             job, rendezvous, members, variables, urls, data_server, host_network=host_network
@@ -105,8 +108,8 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
         summary=_summary(job),
         inventory_hash=job.inventory_hash,
         job_hash=job.job_hash,
-        rendezvous=rendezvous,
-        store=_store(job),
+        rendezvous=rendezvous if meets else None,
+        store=_store(job) if meets else None,
         precision=job.precision,
         data=job.job.data,
         code=code_documents(job.job),
@@ -125,7 +128,7 @@ def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
 
     The trainer's image contains the launcher. In any other image it is mounted.
     """
-    if not job.job.command:
+    if job.job.train:
         return IMAGE_LAUNCHER, ()
     return MOUNTED_LAUNCHER, (Config("launcher", LAUNCHER_FILE, MOUNTED_LAUNCHER),)
 
@@ -200,7 +203,7 @@ def _train(
     ports: tuple[Port, ...],
 ) -> Part:
     launcher, mounted = _launcher(job)
-    user, built_in = user_of_training(job.job), not job.job.command
+    user, built_in = user_of_training(job.job), job.job.train is not None
     return Part(
         role=Role.TRAIN,
         name=name,
@@ -256,6 +259,8 @@ def _metrics(port: int | None) -> tuple[Port, ...]:
 def _summary(job: JobPlan) -> str:
     gpus = sum(len(placement.gpus) for placement in job.placements)
     size = f"{count(len(job.placements), 'host')}, {count(gpus, 'GPU')}"
+    if job.job.session:
+        return f"{size}: a session, in which people work."
     total = f", global batch {job.batch.total}" if job.batch.total else ""
     spares = f", {count(len(job.spares), 'spare')}" if job.spares else ""
     return f"{size}: world size {job.world_size}{total}{spares}."

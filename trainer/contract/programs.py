@@ -23,7 +23,9 @@ PROGRAMS = {
         *("launcher/script_files.py", "launcher/metrics.py", "launcher/worker.py"),
         *("launcher/connections.py", "launcher/silence.py", "launcher/torchrun.py"),
         *("launcher/tensorflow.py", "launcher/last_failure.py", "launcher/host_agent.py"),
-        *("launcher/agent.py", "launcher/run.py", "launcher/start.py", "launcher/coordinator.py"),
+        *("launcher/agent.py", "launcher/run.py", "launcher/session_end.py"),
+        *("launcher/session_use.py", "launcher/session_access.py", "launcher/session.py"),
+        *("launcher/start.py", "launcher/coordinator.py"),
         "launcher/main.py",
     ),
     "keeper.py": (

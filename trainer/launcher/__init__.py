@@ -7,6 +7,7 @@ of the built-in training is elastic/agent.py.
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
     python3 launch.py health        the container's health check: are the GPUs still there?
+    python3 launch.py session …     in the container of a session: connect, jupyter, extend, renew
 
 kit joins the modules of this program to one file (trainer/contract/programs.py), and mounts it into
 any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. So they use

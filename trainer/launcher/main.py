@@ -7,6 +7,7 @@ from trainer.launcher.container import check_health
 from trainer.launcher.coordinator import coordinate, serve_rendezvous
 from trainer.launcher.errors import LaunchError, guarded
 from trainer.launcher.run import run_agent
+from trainer.launcher.session import session_command
 from trainer.launcher.start import train
 from trainer.launcher.tensorflow import fork_tensorflow
 from trainer.launcher.torchrun import fork_torchrun
@@ -26,6 +27,8 @@ def command(arguments: list[str]) -> Callable[[], int | None]:
         return fork_tensorflow
     if arguments[:1] == ["worker"]:
         return run_worker
+    if arguments[:1] == ["session"]:
+        return session_command
     if name not in commands:
         raise LaunchError(f"unknown: {name}; give nothing, coordinator, rendezvous or health")
     return commands[name]

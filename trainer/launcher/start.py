@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trainer.launcher.checks import check
 from trainer.launcher.container import available_cores, gpu_uuids, list_gpus
@@ -24,6 +25,7 @@ from trainer.launcher.output import emit, say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
 from trainer.launcher.program import PROGRAM
 from trainer.launcher.script_files import keeper_variables
+from trainer.launcher.session import hold
 from trainer.launcher.settings import (
     Job,
     Settings,
@@ -89,17 +91,19 @@ def fetch(settings: Settings, job: Job) -> None:
         enter_workspace(settings, job, folders)
 
 
-def train() -> None:
-    """Check everything, then become the agent of this host, so that it receives the signals."""
+def train() -> int:
+    """Check the container, fetch data and code; then hold a session, or become an agent."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
     job = read_job(settings.job)
     if job.command:
         read_nnodes(os.environ)  # Before anything is fetched.
+    meets = "" if job.session else endpoint_text(settings.rendezvous)
     number = 1 if job.framework == "tensorflow" else settings.nproc
     processes = "1 process" if number == 1 else f"{number} processes"
-    say(f"job {job.name} from {settings.job}, {processes} here")
+    what = f"{processes} here" if meets else "a session"
+    say(f"job {job.name} from {settings.job}, {what}")
     gpus = list_gpus()
     emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
@@ -109,9 +113,17 @@ def train() -> None:
     fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
-    package_root = None if job.command else PROGRAM.parent.parent
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     prepare(job.setup, {**os.environ, **own})
+    if job.session is not None:
+        return hold(job, job.session, {**os.environ, **own})
+    return become_agent(settings, job, own)
+
+
+def become_agent(settings: Settings, job: Job, secrets: Mapping[str, str]) -> NoReturn:
+    """Become the agent of this host, so that it receives the signals; raises LaunchError."""
+    number = 1 if job.framework == "tensorflow" else settings.nproc
+    package_root = None if job.command else PROGRAM.parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
     if package_root:
         stay_unprivileged()
@@ -130,7 +142,7 @@ def train() -> None:
     if job.files:
         os.environ |= keeper_variables(settings, job, address)
     environ = torchrun_environ(
-        {**os.environ, **own}, number, interface, package_root, available_cores()
+        {**os.environ, **secrets}, number, interface, package_root, available_cores()
     )
     say("becomes the agent of this host")
     environ |= {"KIT_HOST": settings.host, "KIT_ADDRESS": address}

@@ -39,6 +39,7 @@ def job_status(
         exit_code=reader.exit_code,
         paces=reader.paces,
         warning=reader.untaught,
+        session=reader.session,
     )
 
 

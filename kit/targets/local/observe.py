@@ -120,6 +120,7 @@ class WatchedFolder:
             exit_code=reader.exit_code,
             paces=reader.paces,
             warning=reader.untaught,
+            session=reader.session,
         )
 
 

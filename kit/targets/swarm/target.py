@@ -231,6 +231,7 @@ class SwarmTarget:
             exit_code=reader.exit_code,
             paces=reader.paces,
             warning=reader.untaught,
+            session=reader.session,
         )
         return self._with_seen(status, services) if name in self._rendered.checks else status
 

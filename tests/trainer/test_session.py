@@ -24,10 +24,11 @@ HELD = """\
 import os, pwd, sys
 from types import SimpleNamespace
 # The home of the user of an image; the test's own is not for tests.
-pwd.getpwuid = lambda uid: SimpleNamespace(pw_name="anna", pw_dir=sys.argv.pop(1))
+home = sys.argv.pop(1)
+pwd.getpwuid = lambda uid: SimpleNamespace(pw_name="anna", pw_dir=home)
 from trainer.launcher import main, session
 session.LOOK_EVERY = 0.1
-sys.exit(main.main(sys.argv[2:]))
+sys.exit(main.main(sys.argv[1:]))
 """
 
 
@@ -50,7 +51,7 @@ class Container:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", HELD, str(self.home), "launch", *arguments],
+            [sys.executable, "-c", HELD, str(self.home), *arguments],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

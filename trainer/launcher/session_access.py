@@ -40,6 +40,7 @@ StrictModes no
 UsePAM no
 PrintMotd no
 PidFile none
+LogLevel ERROR
 AcceptEnv LANG LC_*
 Subsystem sftp internal-sftp
 {variables}
@@ -102,7 +103,7 @@ def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -
             raise LaunchError(f"ssh-keygen: {done.stderr.strip()}", FAILURE)
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
-    write_private(folder / "authorized_keys", "".join(f"{key}\n" for key in keys))
+    write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
     values = {"notes": notes, "folder": folder, "variables": set_variables(environ)}
     write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
     return ""

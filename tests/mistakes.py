@@ -746,13 +746,13 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
         '3: chekpoint: is not a key that is known here; did you mean checkpoint?',
     ]),
     ('nothing to run', 'train:\n  dataset: digits\n  model: cnn\n  epochs: 10\n  batch_size: 64\n', '', [
-        '1: there is nothing to run; write exactly one of `train:` and `command:`',
+        '1: there is nothing to run; write exactly one of `train:`, `command:` and `session:`',
     ]),
 ]
 # What the job has besides.
 ADDED: list[tuple[str, list[str]]] = [
     ('command: [ddp.py]', [
-        '1: train and command are both given; write exactly one of `train:` and `command:`',
+        '1: train and command are both given; write exactly one of `train:`, `command:` and `session:`',
     ]),
     ('data: [cifar10@2]', [
         "7: data[0]: 'cifar10@2' is not the name of a data set; write `{name: cifar10, version: 2}`",
@@ -1051,7 +1051,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
         '3: quiet: is not for a session; leave it out',
     ]),
     ('session: {}', [
-        '2: a session is on one host, this one on 2; write `hosts: {names: [pc1]}`',
+        '1: hosts: a session is on one host, this one on 2; write `hosts: {names: [pc1]}`',
     ]),
     ('session: {keys: [ssh-ed25519]}', [
         '2: session.keys[0]: is not one public SSH key; write a line as in ~/.ssh/id_ed25519.pub: ssh-ed25519 AAAA… anna@laptop',

@@ -8,6 +8,7 @@ of the built-in training is elastic/agent.py.
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
     python3 launch.py health        the container's health check: are the GPUs still there?
+    python3 launch.py session …     in the container of a session: connect, jupyter, extend, renew
 
 kit joins the modules of this program to one file (trainer/contract/programs.py), and mounts it into
 any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. So they use
@@ -48,8 +49,9 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 # group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
 # launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/connections.py,
 # launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
-# launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/start.py,
-# launcher/coordinator.py, launcher/main.py.
+# launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/session/__init__.py,
+# launcher/session/deadline.py, launcher/session/use.py, launcher/session/access.py,
+# launcher/session/hold.py, launcher/start.py, launcher/coordinator.py, launcher/main.py.
 
 import asyncio
 import ctypes
@@ -57,9 +59,11 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import random
 import re
 import resource
+import secrets
 import select
 import shutil
 import signal
@@ -80,7 +84,7 @@ from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin
 
 if sys.version_info < (3, 10):  # noqa: UP036 - What follows would end with a traceback.
     OLD = f"this image has Python {sys.version_info[0]}.{sys.version_info[1]}, "
@@ -245,7 +249,7 @@ class Settings:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.host = read_variable(environ, "KIT_HOST", socket.gethostname())
         self.job = Path(read_variable(environ, "KIT_JOB"))
-        self.rendezvous = parse_endpoint(read_variable(environ, "KIT_RENDEZVOUS"))
+        self._rendezvous = environ.get("KIT_RENDEZVOUS", "")
         self.nproc = read_number(environ, "KIT_NPROC")
         self.checkpoints = Path(read_variable(environ, "KIT_CHECKPOINTS", "/checkpoints"))
         self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
@@ -255,8 +259,20 @@ class Settings:
         self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
 
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """Where hosts meet, which a session lacks; raises LaunchError."""
+        return parse_endpoint(read_variable({"KIT_RENDEZVOUS": self._rendezvous}, "KIT_RENDEZVOUS"))
+
 
 QUIET = 600  # Seconds, unless the job has `quiet`.
+
+
+class Interactive(NamedTuple):
+    """A session: the home that stays, and the public keys of those who may come in."""
+
+    home: str
+    keys: tuple[str, ...] = ()
 
 
 class Job(NamedTuple):
@@ -272,6 +288,9 @@ class Job(NamedTuple):
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
     quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
+    session: Interactive | None = None  # In place of a command.
+    max_duration: int | None = None  # Seconds after which the job ends.
+    idle: int | None = None  # Seconds without work after which it ends.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -330,8 +349,8 @@ def read_job(path: Path) -> Job:
     name, command = content.get("name"), content.get("command", [])
     if not isinstance(name, str) or not name:
         raise LaunchError(f"{path}: name: must be the name of the job")
-    if ("train" in content) == ("command" in content):
-        raise LaunchError(f"{path}: must have exactly one of train and command")
+    if sum(key in content for key in ("train", "command", "session")) != 1:
+        raise LaunchError(f"{path}: must have exactly one of train, command and session")
     words = isinstance(command, list) and all(isinstance(word, str) for word in command)
     if not words or ("command" in content and not command):
         raise LaunchError(f'{path}: command: must be a list of words such as ["ddp.py", "50"]')
@@ -347,7 +366,31 @@ def read_job(path: Path) -> Job:
         raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
     files, quiet = read_files(path, content), read_quiet(path, content)
     code = read_code(path, content)
-    return Job(name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    limits = read_seconds(path, content, "max_duration"), read_seconds(path, content, "idle")
+    session = read_session(path, content)
+    work = (name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    return Job(*work, session, *limits)
+
+
+def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
+    """Read a session; None if the job is none."""
+    section = content.get("session")
+    if section is None:
+        return None
+    home, keys = section.get("home"), section.get("keys", [])
+    if not isinstance(home, str) or not home.startswith("/"):
+        raise LaunchError(f"{path}: session: home: must be an absolute path")
+    if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
+        raise LaunchError(f"{path}: session: keys: must be a list of public keys")
+    return Interactive(home, tuple(keys))
+
+
+def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None:
+    """Read a time after which a job ends; None without one."""
+    seconds = content.get(key)
+    if seconds is not None and (type(seconds) is not int or seconds < 1):
+        raise LaunchError(f"{path}: {key}: must be a number of seconds")
+    return seconds
 
 
 def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
@@ -3542,6 +3585,534 @@ async def run_rounds(folder: Path, command: Sequence[str]) -> int:
     return await run_host(Agent(os.environ, folder, command), metrics, "torchrun ended")
 
 
+# -------- launcher/session/__init__.py
+# Sessions: containers in which people work, until their time is over or nobody uses them.
+
+
+# -------- launcher/session/deadline.py
+# When a session ends: its time, kept in its home, which outlives the container.
+
+NOTES = ".kit"
+# The folder for kit's own files in the home of a session.
+
+
+class Deadline(NamedTuple):
+    """When a session ends, in seconds since 1970 (0: never), and whether it has."""
+
+    id: str  # Of the session, in the variables of all that runs in it.
+    until: float
+    over: bool = False
+
+
+def notes_of(home: Path) -> Path:
+    """Make the folder of kit's own files, which only the session's user can read."""
+    folder = home / NOTES
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        what = f"{folder}: {error.strerror}"
+        raise LaunchError(f"{what}; the session's user must own its home", FAILURE) from error
+    return folder
+
+
+def read_deadline(notes: Path) -> Deadline | None:
+    """Read the end of the session; None without a readable file."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        found = json.loads((notes / "session.json").read_text())
+        return Deadline(str(found["id"]), float(found["until"]), bool(found["over"]))
+    return None
+
+
+def write_deadline(notes: Path, deadline: Deadline) -> None:
+    """Write it; a reader finds the old file or the new one."""
+    handle, name = tempfile.mkstemp(dir=notes)
+    with os.fdopen(handle, "w") as file:
+        json.dump(deadline._asdict(), file)
+    Path(name).replace(notes / "session.json")
+
+
+def begin(notes: Path, seconds: int | None, now: float) -> Deadline:
+    """Return the end of a session that begins, `seconds` from now at most.
+
+    A container that starts again, as after a reboot, keeps the end of the one before, also one that
+    has passed meanwhile.
+    """
+    before = read_deadline(notes)
+    if before is not None and not before.over and (before.until or not seconds):
+        return before
+    deadline = Deadline(secrets.token_hex(8), now + seconds if seconds else 0.0)
+    write_deadline(notes, deadline)
+    return deadline
+
+
+def extended(deadline: Deadline, seconds: float, now: float) -> Deadline:
+    """Return a deadline that is `seconds` later."""
+    return deadline._replace(until=max(deadline.until, now) + seconds)
+
+
+# -------- launcher/session/use.py
+# Whether somebody uses a session: connections from outside, and its GPUs or processors.
+
+PROC = Path("/proc")
+BUSY_CORES = 0.2
+# Cores in use on the mean; editors and shells that wait use less.
+
+
+def connections(proc: Path = PROC) -> int:
+    """Count what was started in this container from outside: `docker exec` leaves it no parent.
+
+    An SSH connection is one, and a `kit shell`. The container's first process has no parent either,
+    and kernel threads, which have no command line.
+    """
+    found = 0
+    for entry in proc.iterdir():
+        if not entry.name.isdigit() or entry.name in {"1", str(os.getpid())}:
+            continue
+        with suppress(OSError, IndexError):
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            found += parent == "0" and len(words) > 1 and b"health" not in words
+    return found
+
+
+def gpus_compute() -> bool | None:
+    """Return whether a GPU of this container computes now; None if it has none that can tell."""
+    if visible_devices() in {"", "void", "none"}:
+        return None
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=15)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    shares = [line.strip() for line in answer.stdout.splitlines()]
+    known = [int(share) for share in shares if share.isdigit()]
+    return any(known) if known else None
+
+
+def processor_seconds() -> float:
+    """Return the seconds that this container has spent on processors; 0 if nothing tells."""
+    with suppress(OSError, ValueError):
+        for line in (CGROUP / "cpu.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "usage_usec":
+                return int(value) / 1e6
+    with suppress(OSError, ValueError):
+        return int((CGROUP / "cpuacct" / "cpuacct.usage").read_text()) / 1e9
+    return 0.0
+
+
+class Sight(NamedTuple):
+    """What was seen of a session's use; times are monotonic."""
+
+    at: float
+    used: float  # When it was last in use.
+    connected: int = 0
+    processor: float = 0.0
+
+
+def look(before: Sight, now: float, connected: int, computes: bool | None, spent: float) -> Sight:
+    """Return what is known now.
+
+    `computes` is whether a GPU computes; where none can tell, the processors tell it, which have
+    `spent` so many seconds.
+    """
+    if computes is None:
+        computes = spent - before.processor > BUSY_CORES * (now - before.at)
+    used = now if connected or computes else before.used
+    return Sight(now, used, connected, spent)
+
+
+# -------- launcher/session/access.py
+# The ways into a session: sshd for one connection at a time, and JupyterLab on loopback.
+#
+# Neither can be reached from the network: `kit session` starts sshd by `docker exec`, and leads a
+# port to JupyterLab by the same way.
+
+SESSION = "KIT_SESSION"
+# The variable with the id of the session, of all that runs in it.
+SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+OWN = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "TERM", "_"})
+# Variables that belong to a login.
+NO_SSHD = "its image has no sshd: `RUN apt-get update && apt-get install -y openssh-server` adds it"
+NO_JUPYTER = "its image has no JupyterLab: `RUN pip install jupyterlab` adds it"
+SSHD_CONFIG = """\
+# Written by kit's launcher for a session.
+HostKey {notes}/ssh_host_ed25519_key
+AuthorizedKeysFile {folder}/authorized_keys
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+# The owner of a volume's folders need not be the user.
+StrictModes no
+UsePAM no
+PrintMotd no
+PidFile none
+LogLevel ERROR
+AcceptEnv LANG LC_*
+Subsystem sftp internal-sftp
+{variables}
+"""
+
+
+def runtime_folder() -> Path:
+    """Return the folder of what a session keeps while its container runs."""
+    return Path(tempfile.gettempdir(), f"kit-session-{os.getuid()}")
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program that may be in a folder for root."""
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *SBIN)))
+
+
+def quoted(name: str, value: str) -> str:
+    """Return a variable in the syntax of sshd_config(5)."""
+    return '"' + f"{name}={value}".replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def set_variables(environ: Mapping[str, str]) -> str:
+    """Return the line that gives logins the container's variables; one of several lines is not."""
+    fit = {name: value for name, value in environ.items() if name not in OWN and "\n" not in value}
+    words = [quoted(name, value) for name, value in sorted(fit.items())]
+    return f"SetEnv {' '.join(words)}" if words else ""
+
+
+def require_home(home: Path) -> str:
+    """Return the name of this user, whose home must be that of the session; raises LaunchError."""
+    try:
+        user = pwd.getpwuid(os.getuid())
+    except KeyError:
+        what = f"the image does not know its user {os.getuid()}, and sshd lets nobody else in"
+        raise LaunchError(f"{what}: leave `user:` out, or name a user of the image") from None
+    if Path(user.pw_dir) != home:
+        what = f"the home of {user.pw_name} is {user.pw_dir} in this image, not {home}"
+        raise LaunchError(f"{what}: write `session: {{home: {user.pw_dir}}}`")
+    return user.pw_name
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Write the files of sshd; return why it cannot be used, or "". Raises LaunchError."""
+    folder = runtime_folder()
+    if not keys:
+        return "`session: {keys: […]}` names no key"
+    if not find_program("sshd"):
+        return NO_SSHD
+    key = notes / "ssh_host_ed25519_key"
+    if not key.exists():
+        make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
+        done = subprocess.run([*make, "-C", "kit", "-f", key], capture_output=True, text=True)
+        if done.returncode:
+            raise LaunchError(f"ssh-keygen: {done.stderr.strip()}", FAILURE)
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
+    write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
+    values = {"notes": notes, "folder": folder, "variables": set_variables(environ)}
+    write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
+    return ""
+
+
+def host_key(notes: Path) -> str:
+    """Return the public key of sshd here, with its type; "" without sshd."""
+    with suppress(OSError):
+        return " ".join((notes / "ssh_host_ed25519_key.pub").read_text().split()[:2])
+    return ""
+
+
+def connect() -> None:
+    """Become sshd for one connection, whose client is at this process's input and output."""
+    config, program = runtime_folder() / "sshd_config", find_program("sshd")
+    if program is None:
+        raise LaunchError(NO_SSHD)
+    if not config.exists():
+        raise LaunchError("the session has not begun yet, or has no key: see `kit logs`", FAILURE)
+    os.execv(program, [program, "-i", "-e", "-f", str(config)])
+
+
+def free_port() -> int:
+    """Return a port of loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Jupyter:
+    """JupyterLab with a token, on loopback; it is started again if it ends."""
+
+    def __init__(self, notes: Path, home: Path, environ: Mapping[str, str]) -> None:
+        self._program = find_program("jupyter-lab")
+        self._home, self._log = home, notes / "jupyter.log"
+        self._port, self._token = free_port(), secrets.token_urlsafe(24)
+        self._environ = {**environ, "JUPYTER_TOKEN": self._token, "HOME": str(home)}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.missing = "" if self._program else NO_JUPYTER
+
+    def keep(self) -> None:
+        """Start it, if it does not run; its token is in no command line."""
+        if self._program is None or (self._process and self._process.poll() is None):
+            return
+        if self._process:
+            say(f"JupyterLab has ended ({self._process.returncode}): see {self._log}", error=True)
+        options = ("--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1")
+        port = (f"--ServerApp.port={self._port}", "--ServerApp.port_retries=0")
+        root = f"--ServerApp.root_dir={self._home}"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [self._program, *options, *port, root],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environ,
+                preexec_fn=die_with_parent,
+            )
+        known = json.dumps({"port": self._port, "token": self._token})
+        write_private(runtime_folder() / "jupyter.json", known)
+
+    def connected(self) -> int:
+        """Return how many tabs are open, or whether a kernel computes, as its API tells."""
+        if self._process is None:
+            return 0
+        with suppress(OSError, ValueError, KeyError):
+            found = self._ask("/api/status")
+            kernels = self._ask("/api/kernels") if found["kernels"] else []
+            busy = any(each["execution_state"] == "busy" for each in kernels)
+            return max(int(found["connections"]), int(busy))
+        return 0
+
+    def _ask(self, path: str):  # type: ignore[no-untyped-def]
+        from urllib.request import Request, urlopen
+
+        request = Request(f"http://127.0.0.1:{self._port}{path}")
+        request.add_header("Authorization", f"token {self._token}")
+        with urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+
+def tell_jupyter() -> None:
+    """Print the port and the token of JupyterLab, for `kit session jupyter`."""
+    known = runtime_folder() / "jupyter.json"
+    if not known.exists():
+        missing = find_program("jupyter-lab") is None
+        raise LaunchError(NO_JUPYTER if missing else "JupyterLab has not started yet", FAILURE)
+    sys.stdout.write(known.read_text() + "\n")
+
+
+# -------- launcher/session/hold.py
+# A session: a container that a person works in until its time is over, or nobody uses it.
+
+WATCH_EVERY = 5.0
+TELL_EVERY = 60.0
+# Seconds between two events that say the same.
+WARNINGS = (3600.0, 600.0)
+# Seconds before the end.
+END_GRACE = 20.0
+# Seconds for the programs of a session between SIGTERM and its end.
+SIGNALLED = 128
+
+
+class Warner:
+    """Knows when to warn of an end; one that has moved is warned of again."""
+
+    def __init__(self) -> None:
+        self._zones: dict[str, float] = {}
+
+    def due(self, why: str, left: float) -> bool:
+        """Return whether to warn of an end in `left` seconds; not at the first look at it."""
+        zone = min((each for each in WARNINGS if left <= each), default=float("inf"))
+        before = self._zones.get(why, zone)
+        self._zones[why] = zone
+        return zone < before
+
+
+class Holder:
+    """Keeps a session open, and tells how long still."""
+
+    def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
+        self._job, self._session = job, session
+        self._home = Path(session.home)
+        self._notes = notes_of(self._home)
+        self._deadline = begin(self._notes, job.max_duration, time.time())
+        own = {**environ, SESSION: self._deadline.id, "HOME": session.home}
+        runtime_folder().mkdir(mode=0o700, exist_ok=True)
+        self.user = require_home(self._home)
+        self._no_ssh = prepare_sshd(self._notes, session.keys, own)
+        self._jupyter = Jupyter(self._notes, self._home, own)
+        now = time.monotonic()
+        self._sight = Sight(now, now, processor=processor_seconds())
+        self._told, self._told_at = (0.0, 0), float("-inf")
+        self._warner = Warner()
+
+    def begin(self) -> None:
+        """Say which ways lead into the session."""
+        for missing in filter(None, (self._no_ssh, self._jupyter.missing)):
+            say(f"without {'SSH' if missing == self._no_ssh else 'JupyterLab'}: {missing}")
+        say(f"the session is open for {self.user}, {self._left(time.time())}")
+
+    def step(self) -> str:
+        """Look at the session once; return why it ends, or ""."""
+        self._jupyter.keep()
+        self._deadline = read_deadline(self._notes) or self._deadline
+        connected = connections() + self._jupyter.connected()
+        now = time.monotonic()
+        spent, computes = processor_seconds(), gpus_compute()
+        self._sight = look(self._sight, now, connected, computes, spent)
+        ends = self._ends(time.time(), now)
+        over = next((why for why, left in ends.items() if left <= 0), "")
+        if not over:
+            self._warn(ends)
+        self._tell(now, over)
+        return over
+
+    def _ends(self, clock: float, now: float) -> dict[str, float]:
+        """Return for each reason to end in how many seconds it holds, if nothing changes."""
+        ends = {}
+        if self._deadline.until:
+            ends["its time is over"] = self._deadline.until - clock
+        if self._job.idle:
+            unused = f"nobody was connected and nothing computed for {duration(self._job.idle)}"
+            ends[unused] = self._sight.used + self._job.idle - now
+        return ends
+
+    def _warn(self, ends: Mapping[str, float]) -> None:
+        """Warn an hour and ten minutes before an end, in the log and on all terminals."""
+        for why, left in ends.items():
+            if not self._warner.due(why, left):
+                continue
+            more = f"`kit session extend {self._job.name} --hours 4` gives it more"
+            text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
+            say(text)
+            write_to_terminals(f"kit: {text}")
+
+    def _tell(self, now: float, ends: str) -> None:
+        known = (self._deadline.until, self._sight.connected)
+        if not ends and known == self._told and now - self._told_at < TELL_EVERY:
+            return
+        self._told, self._told_at = known, now
+        emit(
+            "session",
+            until=self._deadline.until,
+            connected=self._sight.connected,
+            unused=round(now - self._sight.used),
+            idle=self._job.idle or 0,
+            ssh=self._no_ssh,
+            jupyter=self._jupyter.missing,
+            ended=ends,
+        )
+
+    def _left(self, clock: float) -> str:
+        if not self._deadline.until:
+            return "without an end"
+        return f"for {duration(self._deadline.until - clock)} still"
+
+    def end(self, why: str) -> None:
+        """Note that it has ended, and let its programs end."""
+        write_deadline(self._notes, self._deadline._replace(over=True))
+        say(f"session {self._job.name} ends: {why}; its home stays")
+        write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
+        end_programs(self._deadline.id, END_GRACE)
+
+
+def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
+    """Keep a session open until its end; return the exit code, after a signal 128 + its number."""
+    stopped = threading.Event()
+    came: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        came.append(number)
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    holder = Holder(job, session, environ)
+    holder.begin()
+    while not (why := holder.step()):
+        if stopped.wait(WATCH_EVERY):
+            say("was asked to end")
+            return SIGNALLED + came[0]
+    holder.end(why)
+    return 0
+
+
+def end_programs(session: str, grace: float) -> None:
+    """End what runs in a session with SIGTERM, and wait until it has ended."""
+    mark = f"{SESSION}={session}".encode()
+
+    def running() -> list[int]:
+        found = []
+        for entry in PROC.iterdir():
+            if entry.name.isdigit() and entry.name != str(os.getpid()):
+                with suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    for process in running():
+        with suppress(OSError):
+            os.kill(process, signal.SIGTERM)
+    until = time.monotonic() + grace
+    while running() and time.monotonic() < until:
+        time.sleep(0.2)
+
+
+def write_to_terminals(text: str) -> None:
+    """Write a line on the terminals of this container, as wall(1) does."""
+    with suppress(OSError):
+        for terminal in Path("/dev/pts").iterdir():
+            if terminal.name.isdigit():
+                with suppress(OSError):
+                    handle = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+                    with os.fdopen(handle, "w") as screen:
+                        screen.write(f"\r\n{text}\r\n")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: `2 h 5 min`, `10 min`, `45 s`."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if whole < 120:
+        return f"{whole} s"
+    words = (f"{hours} h" if hours else "", f"{minutes} min" if minutes else "")
+    return " ".join(filter(None, words))
+
+
+def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
+    """Change the end of the session in this container, and print what it is like; LaunchError."""
+    job = read_job(Settings(os.environ).job)
+    if job.session is None:
+        raise LaunchError(f"{job.name} is no session")
+    home = Path(job.session.home)
+    notes = notes_of(home)
+    deadline = read_deadline(notes)
+    if deadline is None or deadline.over:
+        raise LaunchError("the session has not begun yet, or has ended", FAILURE)
+    deadline = change(deadline, time.time())
+    write_deadline(notes, deadline)
+    known = {"until": deadline.until, "user": require_home(home), "host_key": host_key(notes)}
+    sys.stdout.write(json.dumps(known) + "\n")
+
+
+def session_command() -> None:
+    """Run what `kit session` asks for in the container: a way in, or another end."""
+    words = sys.argv[2:]
+    if words == ["connect"]:
+        connect()
+    elif words == ["jupyter"]:
+        tell_jupyter()
+    elif words[:1] == ["extend"]:
+        seconds = float(words[1])
+        change_end(lambda deadline, now: extended(deadline, seconds, now))
+    elif words[:1] == ["renew"]:
+        seconds = float(words[1])
+        change_end(lambda deadline, now: deadline._replace(until=now + seconds if seconds else 0.0))
+    else:
+        raise LaunchError(f"session {' '.join(words)}: unknown")
+
+
 # -------- launcher/start.py
 # The start: checks everything, then becomes the agent of this host.
 
@@ -3599,17 +4170,19 @@ def fetch(settings: Settings, job: Job) -> None:
         enter_workspace(settings, job, folders)
 
 
-def train() -> None:
-    """Check everything, then become the agent of this host, so that it receives the signals."""
+def train() -> int:
+    """Check the container, fetch data and code; then hold a session, or become an agent."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
     job = read_job(settings.job)
     if job.command:
         read_nnodes(os.environ)  # Before anything is fetched.
+    meets = "" if job.session else endpoint_text(settings.rendezvous)
     number = 1 if job.framework == "tensorflow" else settings.nproc
     processes = "1 process" if number == 1 else f"{number} processes"
-    say(f"job {job.name} from {settings.job}, {processes} here")
+    what = f"{processes} here" if meets else "a session"
+    say(f"job {job.name} from {settings.job}, {what}")
     gpus = list_gpus()
     emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
@@ -3619,9 +4192,17 @@ def train() -> None:
     fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
-    package_root = None if job.command else PROGRAM.parent.parent
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     prepare(job.setup, {**os.environ, **own})
+    if job.session is not None:
+        return hold_session(job, job.session, {**os.environ, **own})
+    return become_agent(settings, job, own)
+
+
+def become_agent(settings: Settings, job: Job, secrets: Mapping[str, str]) -> NoReturn:
+    """Become the agent of this host, so that it receives the signals; raises LaunchError."""
+    number = 1 if job.framework == "tensorflow" else settings.nproc
+    package_root = None if job.command else PROGRAM.parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
     if package_root:
         stay_unprivileged()
@@ -3640,7 +4221,7 @@ def train() -> None:
     if job.files:
         os.environ |= keeper_variables(settings, job, address)
     environ = torchrun_environ(
-        {**os.environ, **own}, number, interface, package_root, available_cores()
+        {**os.environ, **secrets}, number, interface, package_root, available_cores()
     )
     say("becomes the agent of this host")
     environ |= {"KIT_HOST": settings.host, "KIT_ADDRESS": address}
@@ -3732,6 +4313,8 @@ def command(arguments: list[str]) -> Callable[[], int | None]:
         return fork_tensorflow
     if arguments[:1] == ["worker"]:
         return run_worker
+    if arguments[:1] == ["session"]:
+        return session_command
     if name not in commands:
         raise LaunchError(f"unknown: {name}; give nothing, coordinator, rendezvous or health")
     return commands[name]

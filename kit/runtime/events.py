@@ -15,7 +15,7 @@ from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, SessionS
 from kit.values import show_seconds
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
-from trainer.contract import event_lines, events
+from trainer.contract import event_lines, events, session_events
 from trainer.contract.mark import MARK
 
 _RANK = re.compile(r"\[rank(\d+)\]: ?")
@@ -258,7 +258,7 @@ class Reader:
             still = f"the weights have not moved for {event.steps} steps"
             self.unmoved[line.host] = f"{still}: {why}losses or gradients are not finite"
 
-    def _session(self, event: events.Session, _line: LogLine) -> None:
+    def _session(self, event: session_events.Session, _line: LogLine) -> None:
         known = {each.name: getattr(event, each.name) for each in fields(SessionStatus)}
         self.session, self.failure = SessionStatus(**known), ""
 
@@ -310,7 +310,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Spoke: Reader._spoke,
     events.Unmoved: Reader._unmoved,
     events.Untaught: Reader._untaught,
-    events.Session: Reader._session,
+    session_events.Session: Reader._session,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

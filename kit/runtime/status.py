@@ -103,7 +103,7 @@ class RankPace:
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """What a session tells of itself; see `trainer.contract.events.Session`."""
+    """What a session tells of itself; see `trainer.contract.session_events`."""
 
     until: float
     connected: int

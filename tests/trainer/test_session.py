@@ -15,10 +15,16 @@ import pytest
 
 from tests.sandbox import DEADLINE
 from trainer.launcher.errors import LaunchError
-from trainer.launcher.session import Warner, duration
-from trainer.launcher.session_access import quoted, set_variables
-from trainer.launcher.session_end import begin, extended, notes_of, read_deadline, write_deadline
-from trainer.launcher.session_use import Sight, connections, look
+from trainer.launcher.session.access import quoted, set_variables
+from trainer.launcher.session.deadline import (
+    begin,
+    extended,
+    notes_of,
+    read_deadline,
+    write_deadline,
+)
+from trainer.launcher.session.hold import Warner, duration
+from trainer.launcher.session.use import Sight, connections, look
 
 HELD = """\
 import os, pwd, sys
@@ -26,8 +32,9 @@ from types import SimpleNamespace
 # The home of the user of an image; the test's own is not for tests.
 home = sys.argv.pop(1)
 pwd.getpwuid = lambda uid: SimpleNamespace(pw_name="anna", pw_dir=home)
-from trainer.launcher import main, session
-session.LOOK_EVERY = 0.1
+from trainer.launcher import main
+from trainer.launcher.session import hold
+hold.WATCH_EVERY = 0.1
 sys.exit(main.main(sys.argv[1:]))
 """
 
@@ -87,7 +94,7 @@ def test_a_session_ends_after_its_time_with_its_programs(tmp_path: Path) -> None
     assert deadline is not None
     marks = tmp_path / "ended"
     program = subprocess.Popen(
-        ["sh", "-c", f"trap 'touch {marks}; exit' TERM; while :; do sleep 0.1; done"],
+        ["sh", "-c", f"trap 'touch {marks}; exit 0' TERM; while :; do sleep 0.1; done"],
         env={**os.environ, "KIT_SESSION": deadline.id},
     )
     try:

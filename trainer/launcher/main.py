@@ -7,7 +7,7 @@ from trainer.launcher.container import check_health
 from trainer.launcher.coordinator import coordinate, serve_rendezvous
 from trainer.launcher.errors import LaunchError, guarded
 from trainer.launcher.run import run_agent
-from trainer.launcher.session import session_command
+from trainer.launcher.session.hold import session_command
 from trainer.launcher.start import train
 from trainer.launcher.tensorflow import fork_tensorflow
 from trainer.launcher.torchrun import fork_torchrun

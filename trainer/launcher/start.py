@@ -25,7 +25,7 @@ from trainer.launcher.output import emit, say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
 from trainer.launcher.program import PROGRAM
 from trainer.launcher.script_files import keeper_variables
-from trainer.launcher.session import hold
+from trainer.launcher.session.hold import hold_session
 from trainer.launcher.settings import (
     Job,
     Settings,
@@ -116,7 +116,7 @@ def train() -> int:
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     prepare(job.setup, {**os.environ, **own})
     if job.session is not None:
-        return hold(job, job.session, {**os.environ, **own})
+        return hold_session(job, job.session, {**os.environ, **own})
     return become_agent(settings, job, own)
 
 

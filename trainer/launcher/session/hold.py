@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.output import emit, say
-from trainer.launcher.session_access import (
+from trainer.launcher.session.access import (
     SESSION,
     Jupyter,
     connect,
@@ -22,7 +22,7 @@ from trainer.launcher.session_access import (
     runtime_folder,
     tell_jupyter,
 )
-from trainer.launcher.session_end import (
+from trainer.launcher.session.deadline import (
     Deadline,
     begin,
     extended,
@@ -30,7 +30,7 @@ from trainer.launcher.session_end import (
     read_deadline,
     write_deadline,
 )
-from trainer.launcher.session_use import (
+from trainer.launcher.session.use import (
     PROC,
     Sight,
     connections,
@@ -40,12 +40,12 @@ from trainer.launcher.session_use import (
 )
 from trainer.launcher.settings import Interactive, Job, Settings, read_job
 
-LOOK_EVERY = 5.0
+WATCH_EVERY = 5.0
 TELL_EVERY = 60.0
 # Seconds between two events that say the same.
 WARNINGS = (3600.0, 600.0)
 # Seconds before the end.
-GRACE = 20.0
+END_GRACE = 20.0
 # Seconds for the programs of a session between SIGTERM and its end.
 SIGNALLED = 128
 
@@ -149,10 +149,10 @@ class Holder:
         write_deadline(self._notes, self._deadline._replace(over=True))
         say(f"session {self._job.name} ends: {why}; its home stays")
         write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
-        end_programs(self._deadline.id, GRACE)
+        end_programs(self._deadline.id, END_GRACE)
 
 
-def hold(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
+def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
     """Keep a session open until its end; return the exit code, after a signal 128 + its number."""
     stopped = threading.Event()
     came: list[int] = []
@@ -166,7 +166,7 @@ def hold(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
     holder = Holder(job, session, environ)
     holder.begin()
     while not (why := holder.step()):
-        if stopped.wait(LOOK_EVERY):
+        if stopped.wait(WATCH_EVERY):
             say("was asked to end")
             return SIGNALLED + came[0]
     holder.end(why)

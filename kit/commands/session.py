@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -229,11 +229,14 @@ def _tell(
 @click.argument("name")
 @with_paths
 @with_engine
-def connect(name: str, paths: Paths, engine: str | None) -> int:
-    """Connect standard input and output with sshd in a session: ssh's ProxyCommand."""
+def connect(name: str, paths: Paths, engine: str | None) -> NoReturn:
+    """Connect standard input and output with sshd in a session: ssh's ProxyCommand.
+
+    It becomes docker's command: ssh ends it by a signal, about which kit would say something.
+    """
     access = _access(_target(paths, engine), name)
     line = access.command(("python3", MOUNTED_LAUNCHER, "session", "connect"), terminal=False)
-    return subprocess.run(line, env=clean(os.environ), check=False).returncode
+    os.execvpe(line[0], line, clean(os.environ))
 
 
 def _access(target: Target, name: str) -> Access:
@@ -271,7 +274,7 @@ def show(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     """Show all sessions: their hosts, and until when they are open."""
     planned = {job.name for job in load_project(paths).jobs if job.session}
     statuses = _target(paths, engine).status()
-    known = [each for each in statuses if each.session or each.job in planned]
+    known = [each for each in statuses if each.job in planned or _is_open(each)]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in known], indent=2))
         return
@@ -284,6 +287,10 @@ def show(paths: Paths, engine: str | None, *, as_json: bool) -> None:
         gpus = ", ".join(gpu for host in status.hosts for gpu in host.devices)
         rows.add_row(status.job, status.state, hosts, gpus, _about(status))
     console().print(rows)
+
+
+def _is_open(status: JobStatus) -> bool:
+    return status.session is not None and status.state not in ENDED
 
 
 def _about(status: JobStatus) -> str:

@@ -54,6 +54,8 @@ def operator(
     key = project.folder / "home" / ".ssh" / "id_ed25519"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     made.write({"own": JOB}, *([DATA] if request.param == "compose" else []))
+    if request.param == "swarm":
+        made.kit("swarm", "up", "--yes")
     try:
         yield made
     finally:

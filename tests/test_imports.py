@@ -62,6 +62,7 @@ PURE_MODULES = (
     "report/view",
     "runtime/endings",
     "runtime/events",
+    "runtime/lines",
     "runtime/proof",
     "runtime/status",
     "runtime/steps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kit.runtime.events import is_event
+from kit.runtime.lines import is_event
 from kit.runtime.status import LogLine
 from kit.values import count
 from trainer.contract import event_lines, events

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kit.errors import KitError
 from kit.runtime.event_log import MORE, TAIL, EventLog, Source, last_lines
-from kit.runtime.events import GONE, Reader, is_event, split, with_note
+from kit.runtime.events import Reader
+from kit.runtime.lines import GONE, is_event, split, with_note
 from kit.runtime.status import HostStatus, LogLine, State
 from trainer.contract.event_lines import line
 from trainer.contract.events import (

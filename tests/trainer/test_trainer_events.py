@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.report.moments import moments
-from kit.runtime.events import split
+from kit.runtime.lines import split
 from kit.runtime.status import LogLine
 from tests.trainer import servers
 from tests.trainer.hosts import (

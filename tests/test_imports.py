@@ -413,7 +413,7 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 300,
-    "contract": 2520,
+    "contract": 2560,
     "data": 1600,
     "datasets": 1990,
     "datasets/sources": 890,
@@ -421,9 +421,9 @@ LIMITS = {
     "checkpoints": 1040,
     "core": 3425,
     "custom": 630,
-    "elastic": 900,
-    "group": 700,
-    "launcher": 2720,
+    "elastic": 910,
+    "group": 760,
+    "launcher": 2920,
     "launcher/keeper": 940,
     "record": 560,
     "serve": 3760,

@@ -1044,6 +1044,15 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ('quiet: 10m\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
         '2: quiet: is for `command`; leave it out: `train` notices a worker that hangs after 10 s',
     ]),
+    ('max_duration: 12\ncommand: [train.py]', [
+        "2: max_duration: 12 has no unit; use s, m or h, for example 12s",
+    ]),
+    ('max_duration: 1h\nidle: 60m\ncommand: [train.py]', [
+        "3: idle: is not shorter than `max_duration`, after which the job ends anyway; leave it out, or write a shorter time",
+    ]),
+    ('walltime: 12h\ncommand: [train.py]', [
+        "2: walltime: is not a key that is known here; write `max_duration: 12h`",
+    ]),
     ('framework: jax\ncommand: [train.py]', [
         "2: framework: 'jax' is not known; use one of pytorch, tensorflow",
     ]),

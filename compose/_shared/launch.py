@@ -44,11 +44,11 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 # contract/script.py, contract/code.py, launcher/output.py, launcher/errors.py, launcher/program.py,
 # launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
 # launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py,
-# launcher/network.py, launcher/checks.py, launcher/failures.py, group/messages.py,
+# launcher/network.py, launcher/checks.py, launcher/failures.py, group/messages.py, group/spent.py,
 # group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
 # launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/connections.py,
 # launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
-# launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/start.py,
+# launcher/limits.py, launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/start.py,
 # launcher/coordinator.py, launcher/main.py.
 
 import asyncio
@@ -272,6 +272,9 @@ class Job(NamedTuple):
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
     quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
+    max_duration: int | None = None  # Seconds after which the job ends.
+    idle: int | None = None  # Seconds without work after which it ends.
+    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -347,7 +350,10 @@ def read_job(path: Path) -> Job:
         raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
     files, quiet = read_files(path, content), read_quiet(path, content)
     code = read_code(path, content)
-    return Job(name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    limits = read_seconds(path, content, "max_duration"), read_seconds(path, content, "idle")
+    grace = read_seconds(path, content, "stop_grace_period") or 60
+    work = (name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    return Job(*work, *limits, stop_grace_period=grace)
 
 
 def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
@@ -367,6 +373,14 @@ def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
     return quiet
+
+
+def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None:
+    """Read a time after which a job ends; None without one."""
+    seconds = content.get(key)
+    if seconds is not None and (type(seconds) is not int or seconds < 1):
+        raise LaunchError(f"{path}: {key}: must be a number of seconds")
+    return seconds
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
@@ -1313,7 +1327,11 @@ class Report:
     failure: Halt | None = None  # How the script has failed here in the round that it has left.
     content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
     once: bool = False  # Nothing restarts this host.
-    asks: bool = False  # It only asks why the round before has failed.
+    asks: bool = False  # It only asks, while it prepares itself.
+    # Of a job that may end by itself (spent.py):
+    ran: float | None = None  # Seconds since the first start that it knows of; None: asked to end.
+    idle: float | None = None  # Seconds for which it has computed nothing.
+    ends: str = ""  # The key of the job by which all end, as it has found.
 
 
 @dataclass(frozen=True)
@@ -1331,6 +1349,10 @@ class Order:
     halt: Halt | None = None
     why: str = ""  # Why the group is over, for people.
     failure: Halt | None = None  # Of a script, for which the round before has ended.
+    ends: str = ""  # The key of the job by which all end.
+    # As in a report, of all hosts. They change all the time: that makes no new order.
+    ran: float = field(default=0.0, compare=False)
+    idle: float = field(default=0.0, compare=False)
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:
@@ -1393,6 +1415,52 @@ def kinds_of(kind: Any) -> dict[str, Any]:
     return {each.name: each.type for each in fields(kind)} if is_dataclass(kind) else {}
 
 
+# -------- group/spent.py
+# The time of a run, and for how long its hosts have computed nothing. Pure.
+#
+# A run has a beginning of its own: a coordinator that is new, a host that joins late and a container
+# that was started again learn it from the others. Hosts that were asked to end no longer count. When
+# none counts any more, the run is over: hosts that come then begin another one.
+
+
+class Spent:
+    """The time of a run; all times are those of the coordinator's clock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        # A coordinator that is new knows of no work: it counts from its own beginning on.
+        self._worked = clock()
+
+    def note(self, report: Report, hosts: Collection[Report]) -> None:
+        """Take a host's report; `hosts` are the present ones of all hosts."""
+        now = self._clock()
+        if report.ran is not None:
+            began = now - report.ran
+            self._began = began if self._began is None else min(self._began, began)
+        elif not report.asks and all(each.ran is None for each in hosts):
+            self._began = None
+        if report.idle is not None:
+            self._worked = max(self._worked, now - report.idle)
+
+    @property
+    def known(self) -> bool:
+        """Whether the time of the run counts."""
+        return self._began is not None
+
+    def ran(self) -> float:
+        """Seconds since the first start; 0 if it does not count."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
+    def idle(self, hosts: Collection[Report]) -> float:
+        """Seconds for which no host has computed anything; 0 if that does not count.
+
+        After a halt of this process, the reports are as old as the time of the last work.
+        """
+        found = [each.idle for each in hosts if each.idle is not None]
+        return min([self._clock() - self._worked, *found]) if found else 0.0
+
+
 # -------- group/knowledge.py
 # What the coordinator knows of the hosts: their reports, and the group that trains.
 #
@@ -1414,6 +1482,7 @@ class Knowledge:
     group: Group | None = None  # The present or the last one, even if it is over.
     over: float | None = None  # Time at which the group ended; None while it goes on.
     asked: bool = False  # Whether its workers shall leave at the end of a step.
+    ends: str = ""  # The key of the job by which all hosts end.
     _began: float = 0.0
     _formed: float = 0.0
     _adopted: float | None = None
@@ -1428,7 +1497,7 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         """Note the time: hosts that train already need a while to report to a new coordinator."""
-        self._began = self.clock()
+        self._began, self.spent = self.clock(), Spent(self.clock)
 
     def report(self, report: Report) -> None:
         """Take a host's report; a new agent of the same host replaces the old one."""
@@ -1443,6 +1512,10 @@ class Knowledge:
         if report.starting and self.group and report.agent in self.group.agents:
             self._failed.add(report.host)
         self._newest = max(self._newest, report.generation, report.left, report.heard)
+        self.spent.note(report, self.hosts.values())
+        if report.ends and not self.ends:
+            self.ends = report.ends
+            self.say(f"ends all: {report.host} has reached `{report.ends}` of the job")
 
     def lose(self, agent: str, why: str) -> None:
         """Take note that a host is silent or has closed its connection."""
@@ -1543,10 +1616,12 @@ def natural(name: str) -> list[tuple[int, str]]:
 # 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
 #    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
 #    wants, and at most as many.
-# 5. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
+# 5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
+#    no other is formed.
+# 6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
 #    Each exchange of hosts is a pause for all, and a chance for another fault.
 #
-# launcher/rounds.py has the rules of scripts, which differ in 1 and 3.
+# launcher/rounds.py has the rules of scripts, which differ in 1, 3 and 5.
 
 ABSENT = 10.0
 """Seconds without a host after which the coordinator of a run that is over ends."""
@@ -1584,7 +1659,7 @@ class Decisions(Knowledge):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the coordinator ends."""
-        return ABSENT if self.end else float("inf")
+        return ABSENT if self.end or self.ends else float("inf")
 
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
@@ -1598,9 +1673,17 @@ class Decisions(Knowledge):
             self._see_fault(self.group)
         if self.group and self.over is None:
             self._see_change(self.group)
-        if self.group is None or self.over is not None:
+        if not self.ends and (self.group is None or self.over is not None):
             self._form()
-        return {agent: self._order(report) for agent, report in self.hosts.items()}
+        orders = {agent: self._order(report) for agent, report in self.hosts.items()}
+        if not self.ends:
+            return orders
+        return {agent: replace(order, ends=self.ends) for agent, order in orders.items()}
+
+    def timed(self, order: Order) -> Order:
+        """Return an order with the time of the run, if its hosts report it."""
+        ran, idle = self.spent.ran(), self.spent.idle(self.hosts.values())
+        return replace(order, ran=ran, idle=idle) if ran or idle else order
 
     # ---- The end
 
@@ -1680,8 +1763,8 @@ class Decisions(Knowledge):
             return
         if any(each.generation < group.generation for each in members):
             return
-        leaving = [each for each in members if each.leaving]
-        joining = self._candidates() if len(members) < self.most else []
+        leaving = [each for each in members if each.leaving or self.ends]
+        joining = self._candidates() if len(members) < self.most and not self.ends else []
         if not (leaving or joining):
             self._change = None
             return
@@ -1803,7 +1886,7 @@ class Decisions(Knowledge):
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()
-        saves = any(each.leaving for each in self._present())
+        saves = bool(self.ends) or any(each.leaving for each in self._present())
         return Order("leave", group.generation, save=saves)
 
 
@@ -1899,7 +1982,7 @@ class Server:
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):
-                    writer.write(encode(order))
+                    writer.write(encode(self._decisions.timed(order)))
 
     def _lose(self, agent: str, why: str) -> None:
         self._forget(agent)
@@ -1997,7 +2080,8 @@ class Rounds(Decisions):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the rendezvous ends; the engine restarts it."""
-        return REMEMBERED if self.given_up else ABSENT
+        counts = self.spent.known and not self.ends  # A container may be started again.
+        return REMEMBERED if self.given_up or counts else ABSENT
 
     def report(self, report: Report) -> None:
         """Take the report of a host."""
@@ -2054,7 +2138,8 @@ class Rounds(Decisions):
             self._failure = replace(failure_of(failed[0]), ran=ran)
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        self._end_group(group, reason)
+        if not self.ends:  # Each host ends its script by itself, which may take its grace to save.
+            self._end_group(group, reason)
 
     def _running(self) -> list[Report]:
         return [each for each in super()._running() if each.agent not in self._told]
@@ -2853,6 +2938,12 @@ def cpu_seconds(pid: int) -> float:
 
 def busy_gpus(uuids: Sequence[str]) -> list[bool]:
     """Whether each GPU has run kernels lately; a GPU that does not say so counts as idle."""
+    shares = gpu_shares(uuids)
+    return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
+
+
+def gpu_shares(uuids: Sequence[str]) -> dict[str, float]:
+    """The share of time in which each GPU runs kernels, of those that say so: not with MIG."""
     shares: dict[str, float] = {}
     if uuids:
         command = ["nvidia-smi", "--query-gpu=uuid,utilization.gpu"]
@@ -2862,7 +2953,7 @@ def busy_gpus(uuids: Sequence[str]) -> list[bool]:
             for uuid, _, share in (line.partition(", ") for line in listed.splitlines()):
                 with suppress(ValueError):
                     shares[uuid] = float(share) / 100
-    return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
+    return {uuid: shares[uuid] for uuid in uuids if uuid in shares}
 
 
 def tell_stacks(pid: int) -> Iterator[str]:
@@ -3069,6 +3160,13 @@ def error_of(halt: Halt, host: str) -> LaunchError:
     return LaunchError(halt.message, halt.code, kind, halt.rank, halt.exit_code, host=other)
 
 
+def ask(settings: Settings, report: Report) -> Order:
+    """Ask the rendezvous, before this host takes part; raises OSError or ValueError."""
+    with socket.create_connection(settings.rendezvous, LOST) as connection:
+        connection.sendall(encode(report))
+        return decode(Order, connection.makefile("rb").readline())
+
+
 def ask_what_has_failed(settings: Settings) -> None:
     """Ask the rendezvous why the run has failed before: the log of a new container has no past.
 
@@ -3078,15 +3176,196 @@ def ask_what_has_failed(settings: Settings) -> None:
     report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
     order = Order()
     # It may start later: it is waited for when it is needed.
-    opened = partial(socket.create_connection, settings.rendezvous, LOST)
-    with suppress(OSError, ValueError), opened() as connection:
-        connection.sendall(encode(report))
-        order = decode(Order, connection.makefile("rb").readline())
+    with suppress(OSError, ValueError):
+        order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:
         raise error_of(order.halt, settings.host)
     if failure := order.failure:
         emit("failed", **error_of(failure, "").values())
         say(f"the round before has failed: {failure.host}: {failure.message}")
+
+
+# -------- launcher/limits.py
+# The end of a job by itself: after its `max_duration`, or once it has computed nothing for `idle`.
+#
+# All hosts end together, as by `kit stop`: a training saves, a script gets SIGTERM and its grace. The
+# exit code is 0: engines start a container again that has failed.
+
+LOOKS = 10.0  # Seconds at most from one look at what a host computes to the next.
+ASKS = 5.0  # Seconds at most from one question of a host that prepares itself to the next.
+
+
+class Work:
+    """For how long this host has computed nothing."""
+
+    def __init__(self, gpus: str) -> None:
+        """`gpus` are UUIDs, separated by commas."""
+        self._gpus = [uuid for uuid in gpus.split(",") if uuid]
+        self._last, self._place = time.monotonic(), object()
+        self._quiet: dict[int, Quiet] = {}
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the last look that has seen it compute."""
+        return time.monotonic() - self._last
+
+    def look(self, ranks: Sequence[int], place: object) -> None:
+        """Look at the processes of its ranks; another `place` in the training is work, too.
+
+        The GPUs tell it. Only where none does, the time on a processor is that of work: a rank that
+        waits for a GPU, or for another rank, may also use one.
+        """
+        now, shares = time.monotonic(), gpu_shares(self._gpus)
+        self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
+        looks = [
+            each.look(now, cpu_seconds(pid), 0.0, gpu=False) for pid, each in self._quiet.items()
+        ]
+        busy = max(shares.values()) > GPU_BUSY if shares else 0.0 in looks
+        if busy or place != self._place:
+            self._last = now
+        self._place = place
+
+
+class LimitWatch:
+    """Whether the job ends by itself, as this host knows it; times are monotonic."""
+
+    def __init__(self, job: Job, environ: Mapping[str, str]) -> None:
+        self.job, self.work = job, Work(environ.get("KIT_GPUS", ""))
+        self.since = float(environ.get("KIT_RUN_SINCE") or time.monotonic())
+        self._warned, self._ends = False, float("inf")
+
+    def timed(self, report: Report, *, stopped: bool) -> Report:
+        """Return a report with the time of the run, unless this host was asked to end."""
+        counts = self.job.max_duration and not stopped
+        ran = round(time.monotonic() - self.since, 3) if counts else None
+        idle = round(self.work.idle, 3) if self.job.idle else None
+        return replace(report, ran=ran, idle=idle)
+
+    def learn(self, order: Order) -> None:
+        """Learn of an earlier beginning, and warn before the job ends because it is idle."""
+        self.since = min(self.since, time.monotonic() - order.ran)
+        limit = self.job.idle
+        warns = limit is not None and order.idle >= limit / 2
+        if limit and warns != self._warned:
+            self._warned = warns
+            emit("idle", seconds=round(order.idle, 1) if warns else 0.0, limit=limit)
+            what = f"no host has computed anything for {spoken(order.idle)}"
+            rest = f"the job ends after {spoken(limit)} of that (`idle`)"
+            say(f"warning: {what}: {rest}" if warns else "a host computes again", error=warns)
+
+    def reached(self, order: Order) -> str:
+        """The key of the job by which it ends, or ""; one that has begun to end goes on to."""
+        if order.ends in {"max_duration", "idle"}:
+            return order.ends
+        most, idle = self.job.max_duration, self.job.idle
+        if most and time.monotonic() - self.since >= most:
+            return "max_duration"
+        return "idle" if idle and order.idle >= idle else ""
+
+    def begin_end(self, key: str) -> None:
+        """Say that the job ends now."""
+        self._ends = time.monotonic() + self.job.stop_grace_period
+        say(f"{reason(key, self.job)}: the job ends on all hosts, as by `kit stop`")
+
+    def overdue(self) -> bool:
+        """Whether its processes have had their grace."""
+        return time.monotonic() > self._ends
+
+
+def reason(key: str, job: Job) -> str:
+    """Why the job ends, for people."""
+    seconds = spoken(getattr(job, key) or 0)
+    if key == "idle":
+        return f"nothing was computed for {seconds} (`idle`)"
+    return f"{seconds} have passed since the first start (`max_duration`)"
+
+
+def tell_end(key: str, job: Job) -> None:
+    """Tell people and programs that the job has ended by itself."""
+    emit("limit", key=key, seconds=getattr(job, key) or 0)
+    say(f"has ended: {reason(key, job)}; `kit deploy` starts the job again")
+
+
+def spoken(seconds: float) -> str:
+    """A time for people: 45 s, 30 min, 12 h, 1 h 30 min."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 2:
+        hours, minutes = 0, minutes + 60 * hours
+    words = [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes or not hours)
+    return " ".join(words)
+
+
+# ---- While this host prepares itself
+
+
+def interrupt(*_: object) -> None:
+    """End this process: the job has ended while it prepares itself."""
+    raise SystemExit(0)
+
+
+class Asking(threading.Thread):
+    """Asks the rendezvous for the time of the run while the main thread fetches data.
+
+    So the others know that this host does something; and it ends with them.
+    """
+
+    def __init__(self, settings: Settings, job: Job) -> None:
+        super().__init__(name="limits", daemon=True)
+        self._watch, self._settings = LimitWatch(job, {}), settings
+        self._bounds = read_nnodes(os.environ) if job.command else None
+        self._agent = name_agent(settings.host, time.time_ns())
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._prepared: float | None = None
+
+    def begin(self) -> None:
+        """Begin, if the job may end by itself."""
+        if self._watch.job.max_duration or self._watch.job.idle:
+            signal.signal(signal.SIGALRM, interrupt)
+            self.start()
+
+    def prepared(self) -> None:
+        """From now on, this host only waits."""
+        self._prepared = time.monotonic()
+
+    def end(self) -> None:
+        """Interrupt nothing any more; the agent goes on with the time of the run."""
+        if self.ident is None:
+            return
+        with self._lock:
+            self._over.set()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.environ["KIT_RUN_SINCE"] = str(self._watch.since)
+        if most := self._watch.job.max_duration:
+            left = most - (time.monotonic() - self._watch.since)
+            say(f"the job ends in {spoken(max(left, 0.0))} (`max_duration`)")
+
+    def run(self) -> None:
+        """Ask, and look at the time, until the end."""
+        pause = 0.0
+        while not self._over.wait(pause):
+            order = Order()
+            with suppress(OSError, ValueError):  # It may start later.
+                order = ask(self._settings, self._report())
+                self._watch.learn(order)
+            if limit := self._watch.reached(order):
+                self._end_process(limit)
+                return
+            most = self._watch.job.max_duration
+            left = most - (time.monotonic() - self._watch.since) if most else ASKS
+            pause = min(ASKS, max(left, 0.0))
+
+    def _report(self) -> Report:
+        idle = time.monotonic() - self._prepared if self._prepared else 0.0
+        report = Report(self._agent, self._settings.host, 0, starting=True, asks=True)
+        return replace(report, bounds=self._bounds, idle=round(idle, 3))
+
+    def _end_process(self, key: str) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                tell_end(key, self._watch.job)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
 
 # -------- launcher/host_agent.py
@@ -3114,6 +3393,8 @@ class HostAgent(ABC):
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
         self._signal = 0
+        self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
+        self.limit = ""  # The key of the job by which it ends.
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -3149,6 +3430,14 @@ class HostAgent(ABC):
     def _is_idle(self) -> bool:
         """Whether this host can do nothing without the coordinator."""
 
+    @abstractmethod
+    def _ranks(self) -> Sequence[int]:
+        """The processes of its ranks."""
+
+    def is_complete(self) -> bool:
+        """Whether the job has done all of its work: no limit has ended it."""
+        return False
+
     # ---- The run
 
     async def run(self) -> int:
@@ -3158,7 +3447,8 @@ class HostAgent(ABC):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
         try:
-            for work in (*self._works(), self._connect(), self._watch()):
+            works = (self._connect(), self._watch(), self._watch_work())
+            for work in (*self._works(), *works):
                 self._start(work)
             return await self._over
         finally:
@@ -3194,6 +3484,28 @@ class HostAgent(ABC):
         if self.metrics:
             self.metrics.ask_to_end()
         self._report()
+
+    @property
+    def _exit_code(self) -> int:
+        """The exit code of a host that was asked to end."""
+        return 0 if self.limit else 128 + self._signal
+
+    def _see_limit(self, order: Order) -> None:
+        """End this host, as by a signal, if the job ends by itself."""
+        if self._signal or self._over.done() or self.is_complete():
+            return
+        self.limit = self.limits.reached(order)
+        if self.limit:
+            self.limits.begin_end(self.limit)
+            self._leave(signal.SIGTERM)
+
+    async def _watch_work(self) -> None:
+        """Look whether this host computes, if the job ends when none does."""
+        while idle := self.limits.job.idle:
+            await asyncio.sleep(min(LOOKS, idle / 10))
+            report = self.report()
+            place = (report.generation, report.reached)
+            await asyncio.to_thread(self.limits.work.look, self._ranks(), place)
 
     async def _serve_process(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -3236,19 +3548,27 @@ class HostAgent(ABC):
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
+            self.limits.learn(order)
+            self._see_limit(order)
             if order != self._order:
                 self._order, self._newest = order, max(self._newest, order.generation)
                 self._obey(order)
 
     def _report(self) -> None:
         if self._connection:
-            self._connection.write(encode(self.report()))
+            stopped = self._signal > 0 and not self.limit
+            report = self.limits.timed(self.report(), stopped=stopped)
+            self._connection.write(encode(replace(report, ends=self.limit)))
 
     async def _watch(self) -> None:
         """Repeat the report."""
         while True:
             await asyncio.sleep(REPORT_EVERY)
             self._look()
+            self._see_limit(Order())
+            if self.limits.overdue():
+                say("its processes have had their stop_grace_period, and are killed", error=True)
+                self._finish(self._exit_code)
             self._report()
 
 
@@ -3260,10 +3580,13 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
-    if code > 128:
+    limited = bool(agent.limit) and not agent.is_complete()
+    if limited:
+        tell_end(agent.limit, agent.limits.job)
+    elif code > 128:
         say(f"{ended} on {signal.Signals(code - 128).name}")
-        if agent.metrics:
-            await asyncio.to_thread(agent.metrics.wait_for_reader)
+    if agent.metrics and (limited or code > 128):
+        await asyncio.to_thread(agent.metrics.wait_for_reader)
     return code
 
 
@@ -3324,6 +3647,11 @@ class Agent(HostAgent):
     def _is_idle(self) -> bool:
         return self._state != "runs"
 
+    def _ranks(self) -> Sequence[int]:
+        with suppress(OSError):
+            return children_of(self._pid) if self._pid else ()
+        return ()
+
     def _look(self) -> None:
         if self._state == "done" and time.monotonic() - self._heard > LOST:
             self._finish(0)
@@ -3332,7 +3660,7 @@ class Agent(HostAgent):
         """A signal asks this host to end: torchrun gives its workers the time that they need."""
         super()._leave(number)
         if self._state != "runs":
-            self._finish(128 + self._signal)
+            self._finish(self._exit_code)
         self._send(number)
 
     def _obey(self, order: Order) -> None:
@@ -3473,7 +3801,7 @@ class Agent(HostAgent):
         self._ended.set()
         self._pid = 0
         if self._signal:
-            self._finish(128 + self._signal)
+            self._finish(self._exit_code)
         if self._stops or self._over.done():
             self._failure = None
             self._be_idle()
@@ -3616,6 +3944,8 @@ def train() -> None:
         say(f"sees {line.strip()}")
     if job.command:
         ask_what_has_failed(settings)
+    asking = Asking(settings, job)
+    asking.begin()
     fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
@@ -3623,10 +3953,12 @@ def train() -> None:
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     prepare(job.setup, {**os.environ, **own})
     say(f"ready to run {check(settings, job, package_root)}")
+    asking.prepared()
     if package_root:
         stay_unprivileged()
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
+    asking.end()
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)

@@ -19,6 +19,7 @@ from trainer.launcher.disk import wait_for_room
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.interfaces import interface_addresses
 from trainer.launcher.last_failure import ask_what_has_failed
+from trainer.launcher.limits import Asking
 from trainer.launcher.network import pick_interface, wait_for_rendezvous
 from trainer.launcher.output import emit, say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
@@ -106,6 +107,8 @@ def train() -> None:
         say(f"sees {line.strip()}")
     if job.command:
         ask_what_has_failed(settings)
+    asking = Asking(settings, job)
+    asking.begin()
     fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
@@ -113,10 +116,12 @@ def train() -> None:
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     prepare(job.setup, {**os.environ, **own})
     say(f"ready to run {check(settings, job, package_root)}")
+    asking.prepared()
     if package_root:
         stay_unprivileged()
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
+    asking.end()
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from tests.trainer.hosts import (
     wait_until,
     write_job,
 )
+from tests.trainer.interleavings import Cluster, Host
 from trainer.contract.events import Member, Progress, Stopped
 from trainer.contract.limit_events import Idle, Limit
 from trainer.group.decisions import ABSENT, Decisions
@@ -150,6 +153,42 @@ def test_hosts_of_a_script_that_ends_by_itself_are_not_cut_short() -> None:
     one.decides.lose("n1-1", "has closed its connection")
     assert one.decides.orders()["n2-1"].ends == "idle"
     assert one.decides.patience == ABSENT
+
+
+class Limited(Cluster):
+    """A training whose hosts end together; one that leaves has reached a limit."""
+
+    def report(self, host: Host) -> Report:
+        return replace(super().report(host), ends="idle" if host.leaving else "")
+
+    def obey(self, host: Host) -> None:
+        host.leaving |= decode(Order, host.orders[0]).ends == "idle"
+        super().obey(host)
+
+    def faults(self) -> list[Callable[[Host], None]]:
+        return [self.kill_worker, self.lose_host, self.cut]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_hosts_end_in_any_order_of_messages_and_faults(seed: int) -> None:
+    draw = random.Random(seed)
+    cluster = Limited(draw, hosts=3, least=draw.choice((1, 2)), spares=draw.choice((0, 1)))
+    for turn in range(200):
+        if turn > 60 and draw.random() < 0.04:
+            cluster.fault()
+        draw.choice(cluster.events())()
+    draw.choice(cluster.hosts).leaving = True
+    for _ in range(30):
+        draw.choice(cluster.events())()
+    for host in [*cluster.hosts]:
+        host.cut = False
+        if not host.alive:
+            cluster.replace_host(host)
+    cluster.hosts[0].leaving = True
+    began = cluster.now
+    while cluster.now < began + 60:
+        cluster.fair_turn()
+    assert [host.name for host in cluster.hosts if host.meeting or not host.leaving] == []
 
 
 # ---- What a host knows

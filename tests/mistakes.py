@@ -1062,6 +1062,15 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ('session: {home: /workspace}', [
         "2: session.home: /workspace is a folder of the container; write the home of the image's user",
     ]),
+    ('max_duration: 12\ncommand: [train.py]', [
+        "2: max_duration: 12 has no unit; use s, m or h, for example 12s",
+    ]),
+    ('max_duration: 1h\nidle: 60m\ncommand: [train.py]', [
+        "3: idle: is not shorter than `max_duration`, after which the job ends anyway; leave it out, or write a shorter time",
+    ]),
+    ('walltime: 12h\ncommand: [train.py]', [
+        "2: walltime: is not a key that is known here; write `max_duration: 12h`",
+    ]),
     ('framework: jax\ncommand: [train.py]', [
         "2: framework: 'jax' is not known; use one of pytorch, tensorflow",
     ]),

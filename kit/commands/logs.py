@@ -19,8 +19,8 @@ from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError, joined
 from kit.paths import Paths, identity
 from kit.plan.storage import volume_name
-from kit.runtime.events import is_event
 from kit.runtime.history import Deployment, newest
+from kit.runtime.lines import is_event
 from kit.runtime.status import LogLine, NoLinesError
 from kit.runtime.target import Target
 from kit.values import WrongValueError, count, duration

@@ -135,12 +135,14 @@ class JobSection(Section):
     max_duration: Duration | None = Field(
         None,
         examples=["12h"],
-        description="The job ends so long after its first start: it saves, and its GPUs are free",
+        description="The job ends so long after its first start, as by `kit stop`: it saves a last "
+        "checkpoint; default: never",
     )
     idle: Duration | None = Field(
         None,
         examples=["30m"],
-        description="The job ends when it has computed nothing for so long; default: never",
+        description="The job ends when none of its hosts has computed anything for so long, as "
+        "their GPUs tell; default: never",
     )
     user: User | None = Field(
         None,
@@ -260,6 +262,13 @@ class JobSection(Section):
         if self.train is not None and self.quiet is not None:
             fix = "leave it out: `train` notices a worker that hangs after 10 s"
             raise wrong("is for `command`", fix, "quiet")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_by_itself(self) -> JobSection:
+        if self.max_duration and self.idle and self.idle >= self.max_duration:
+            what = "is not shorter than `max_duration`, after which the job ends anyway"
+            raise wrong(what, "leave it out, or write a shorter time", "idle")
         return self
 
     @model_validator(mode="after")

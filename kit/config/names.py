@@ -75,6 +75,12 @@ WORK: Rows = (
         {"stop_grace_period": "60s"},
         "termination_grace_period_seconds grace_period stop_timeout stop_signal signal",
     ),
+    (
+        {"max_duration": "12h"},
+        "time time_limit walltime active_deadline_seconds max_time max_run_duration "
+        "max_run_time max_runtime",
+    ),
+    ({"idle": "30m"}, "idle_timeout idle_minutes_to_autostop autostop max_idle_time"),
     ({"image": "registry.lab:5000/trainer:0.1.0"}, "build container container_image docker_image"),
     ({"port": 8000}, "ports expose container_port target_port published_port"),
     ({"health": "/health"}, "healthcheck health_check liveness_probe readiness_probe"),
@@ -184,7 +190,7 @@ DECIDED: Reasons = (
         "kit logs prints and keeps them",
         "logging log_driver log_opt output error stdout stderr log_file log_dir logs log_level",
     ),
-    ("a job runs until it ends", "time time_limit walltime active_deadline_seconds max_time"),
+    ("a server runs until `kit stop`", "time time_limit walltime active_deadline_seconds max_time"),
     (
         "inventory.yaml says which GPUs train",
         "account qos reservation exclusive constraint priority queue queue_name mail_type "

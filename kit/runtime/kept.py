@@ -16,7 +16,7 @@ from functools import partial
 from kit.errors import KitError, joined
 from kit.hosts.docker import Docker, concurrently
 from kit.model import Host
-from kit.runtime.events import split
+from kit.runtime.lines import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import seconds
 from kit.workload.names import project_of, stack_of_job

@@ -74,9 +74,10 @@ def _code(job: Job) -> dict[str, Any]:
 
 
 def _end(job: Job) -> dict[str, int]:
-    """Return after how many seconds the launcher ends the job by itself."""
+    """Return after how many seconds the launcher ends the job by itself, and its time for that."""
     ends = {"max_duration": job.max_duration, "idle": job.idle}
-    return {key: seconds for key, seconds in ends.items() if seconds is not None}
+    given = {key: seconds for key, seconds in ends.items() if seconds is not None}
+    return {**given, "stop_grace_period": job.stop_grace} if given else {}
 
 
 def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 from kit.targets.local.supervise import run_processes
 from tests.sandbox import DEADLINE
 from tests.targets.cluster import Cluster, wait_for
+from trainer.group.messages import Report, encode
 
 HELLO = """\
 import os
@@ -170,6 +171,26 @@ def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> 
     assert "other stopped after" in output
     wait_for(lambda: not cluster.processes(), "an end of all processes")
     assert "nothing is running" in cluster.kit("stop")
+
+
+def test_a_job_that_ends_after_its_time_is_told(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    job = cluster.folder / "jobs" / "wait.yaml"
+    job.write_text(f"{job.read_text()}max_duration: 12h\n")
+    (port,) = re.findall(r"port: (\d+)", job.read_text())
+    cluster.kit("render")
+    cluster.kit("deploy", "--detach")
+    wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
+    with socket.create_connection(("127.0.0.1", int(port))) as rendezvous:
+        late = Report("pc3-1", "pc3", 0, starting=True, asks=True, ran=43200.0)
+        rendezvous.sendall(encode(late))
+        rendezvous.makefile("rb").readline()
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
+    (found,) = json.loads(cluster.kit("status", "--json"))["jobs"]
+    assert (found["state"], found["message"]) == ("stopped", "ended after its max_duration of 12 h")
+    assert cluster.kit("logs").count("last checkpoint of") == 3
+    shown = cluster.kit("report", "wait")
+    assert "ended after its max_duration of 12 h" in shown
 
 
 def test_a_second_deploy_of_a_running_job_is_refused(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.report.moments import moments
-from kit.runtime.events import split
+from kit.runtime.lines import split
 from kit.runtime.status import LogLine
 from tests.trainer import servers
 from tests.trainer.hosts import (
@@ -50,6 +50,7 @@ from trainer.contract.events import (
     Started,
     Stopped,
 )
+from trainer.contract.limit_events import Limit
 from trainer.contract.mark import MARK, VERSION
 from trainer.core.announce import event_seconds
 from trainer.launcher.output import event
@@ -87,6 +88,7 @@ OWN: dict[type[Event], dict[str, Any]] = {
     Kept: {"version": "2.20", "files": ("snapshot.pt",)},
     Member: {"failure": "n1: ValueError: no memory"},
     Regrouped: {"hosts": ("n1", "n2")},
+    Limit: {"key": "idle"},
 }
 
 

@@ -214,6 +214,13 @@ class Agent(HostAgent):
 
     # ---- The coordinator
 
+    def is_complete(self) -> bool:
+        """Whether its workers have trained to the end: then those of all hosts have."""
+        return all(each.done for each in self._workers)
+
+    def _ranks(self) -> Sequence[int]:
+        return [each.process.pid for each in self._workers if each.process and each.runs]
+
     def _is_idle(self) -> bool:
         return all(each.place.ready or not each.runs for each in self._workers)
 
@@ -256,7 +263,7 @@ class Agent(HostAgent):
             leaving=self._signal > 0,
             spare=self._spare,
             saved=-1 if any(each.inside for each in self._workers) else self._saved(),
-            done=all(each.done for each in self._workers),
+            done=self.is_complete(),
             halt=self._halt,
             out=self._out,
         )
@@ -279,8 +286,8 @@ class Agent(HostAgent):
         self._tell_idle()
         if self._signal:
             self._try_to_end()
-        done = all(each.done for each in self._workers)
-        self._finished = self._finished or (now if done or self._halt else 0.0)
+        ended = self.is_complete() or self._halt
+        self._finished = self._finished or (now if ended else 0.0)
         if self._finished and (now - self._finished > LOST or self._connection is None):
             # Nobody confirms it: the coordinator has ended, or is gone.
             self._end(self._halt)
@@ -302,8 +309,8 @@ class Agent(HostAgent):
         """End once no worker is in a group; without a coordinator nobody lets them leave."""
         inside = [each for each in self._workers if each.inside]
         if not any(each.runs for each in inside):
-            self._finish(128 + self._signal)
-        elif time.monotonic() - self._heard > LOST:
+            self._finish(self._exit_code)
+        elif not self.limit and time.monotonic() - self._heard > LOST:
             for worker in inside:
                 if worker.writer:
                     worker.writer.write(encode(Order("abort", worker.place.generation)))

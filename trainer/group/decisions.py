@@ -12,10 +12,12 @@ The rules, in this order:
 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
    wants, and at most as many.
-5. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
+5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
+   no other is formed.
+6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
    Each exchange of hosts is a pause for all, and a chance for another fault.
 
-launcher/rounds.py has the rules of scripts, which differ in 1 and 3.
+launcher/rounds.py has the rules of scripts, which differ in 1, 3 and 5.
 """
 
 from collections.abc import Iterator
@@ -60,7 +62,7 @@ class Decisions(Knowledge):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the coordinator ends."""
-        return ABSENT if self.end else float("inf")
+        return ABSENT if self.end or self.ends else float("inf")
 
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
@@ -74,9 +76,17 @@ class Decisions(Knowledge):
             self._see_fault(self.group)
         if self.group and self.over is None:
             self._see_change(self.group)
-        if self.group is None or self.over is not None:
+        if not self.ends and (self.group is None or self.over is not None):
             self._form()
-        return {agent: self._order(report) for agent, report in self.hosts.items()}
+        orders = {agent: self._order(report) for agent, report in self.hosts.items()}
+        if not self.ends:
+            return orders
+        return {agent: replace(order, ends=self.ends) for agent, order in orders.items()}
+
+    def timed(self, order: Order) -> Order:
+        """Return an order with the time of the run, if its hosts report it."""
+        ran, idle = self.spent.ran(), self.spent.idle(self.hosts.values())
+        return replace(order, ran=ran, idle=idle) if ran or idle else order
 
     # ---- The end
 
@@ -156,8 +166,8 @@ class Decisions(Knowledge):
             return
         if any(each.generation < group.generation for each in members):
             return
-        leaving = [each for each in members if each.leaving]
-        joining = self._candidates() if len(members) < self.most else []
+        leaving = [each for each in members if each.leaving or self.ends]
+        joining = self._candidates() if len(members) < self.most and not self.ends else []
         if not (leaving or joining):
             self._change = None
             return
@@ -279,5 +289,5 @@ class Decisions(Knowledge):
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()
-        saves = any(each.leaving for each in self._present())
+        saves = bool(self.ends) or any(each.leaving for each in self._present())
         return Order("leave", group.generation, save=saves)

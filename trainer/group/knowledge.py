@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from trainer.group.messages import Group, Member, Report, host_of
+from trainer.group.spent import Spent
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Knowledge:
     group: Group | None = None  # The present or the last one, even if it is over.
     over: float | None = None  # Time at which the group ended; None while it goes on.
     asked: bool = False  # Whether its workers shall leave at the end of a step.
+    ends: str = ""  # The key of the job by which all hosts end.
     _began: float = 0.0
     _formed: float = 0.0
     _adopted: float | None = None
@@ -40,7 +42,7 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         """Note the time: hosts that train already need a while to report to a new coordinator."""
-        self._began = self.clock()
+        self._began, self.spent = self.clock(), Spent(self.clock)
 
     def report(self, report: Report) -> None:
         """Take a host's report; a new agent of the same host replaces the old one."""
@@ -55,6 +57,10 @@ class Knowledge:
         if report.starting and self.group and report.agent in self.group.agents:
             self._failed.add(report.host)
         self._newest = max(self._newest, report.generation, report.left, report.heard)
+        self.spent.note(report, self.hosts.values())
+        if report.ends and not self.ends:
+            self.ends = report.ends
+            self.say(f"ends all: {report.host} has reached `{report.ends}` of the job")
 
     def lose(self, agent: str, why: str) -> None:
         """Take note that a host is silent or has closed its connection."""

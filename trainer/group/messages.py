@@ -6,7 +6,7 @@ answers each report with its present order for that host.
 
 import asyncio
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -139,7 +139,11 @@ class Report:
     failure: Halt | None = None  # How the script has failed here in the round that it has left.
     content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
     once: bool = False  # Nothing restarts this host.
-    asks: bool = False  # It only asks why the round before has failed.
+    asks: bool = False  # It only asks, while it prepares itself.
+    # Of a job that may end by itself (spent.py):
+    ran: float | None = None  # Seconds since the first start that it knows of; None: asked to end.
+    idle: float | None = None  # Seconds for which it has computed nothing.
+    ends: str = ""  # The key of the job by which all end, as it has found.
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,10 @@ class Order:
     halt: Halt | None = None
     why: str = ""  # Why the group is over, for people.
     failure: Halt | None = None  # Of a script, for which the round before has ended.
+    ends: str = ""  # The key of the job by which all end.
+    # As in a report, of all hosts. They change all the time: that makes no new order.
+    ran: float = field(default=0.0, compare=False)
+    idle: float = field(default=0.0, compare=False)
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:

@@ -110,7 +110,7 @@ class Server:
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):
-                    writer.write(encode(order))
+                    writer.write(encode(self._decisions.timed(order)))
 
     def _lose(self, agent: str, why: str) -> None:
         self._forget(agent)

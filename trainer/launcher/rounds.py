@@ -93,7 +93,8 @@ class Rounds(Decisions):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the rendezvous ends; the engine restarts it."""
-        return REMEMBERED if self.given_up else ABSENT
+        counts = self.spent.known and not self.ends  # A container may be started again.
+        return REMEMBERED if self.given_up or counts else ABSENT
 
     def report(self, report: Report) -> None:
         """Take the report of a host."""
@@ -150,7 +151,8 @@ class Rounds(Decisions):
             self._failure = replace(failure_of(failed[0]), ran=ran)
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        self._end_group(group, reason)
+        if not self.ends:  # Each host ends its script by itself, which may take its grace to save.
+            self._end_group(group, reason)
 
     def _running(self) -> list[Report]:
         return [each for each in super()._running() if each.agent not in self._told]

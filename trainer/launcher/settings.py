@@ -57,9 +57,10 @@ class Job(NamedTuple):
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
     quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
-    session: Interactive | None = None  # In place of a command.
     max_duration: int | None = None  # Seconds after which the job ends.
     idle: int | None = None  # Seconds without work after which it ends.
+    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
+    session: Interactive | None = None  # In place of a command.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -136,9 +137,9 @@ def read_job(path: Path) -> Job:
     files, quiet = read_files(path, content), read_quiet(path, content)
     code = read_code(path, content)
     limits = read_seconds(path, content, "max_duration"), read_seconds(path, content, "idle")
-    session = read_session(path, content)
+    grace = read_seconds(path, content, "stop_grace_period") or 60
     work = (name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
-    return Job(*work, session, *limits)
+    return Job(*work, *limits, grace, read_session(path, content))
 
 
 def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
@@ -152,14 +153,6 @@ def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
     if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
         raise LaunchError(f"{path}: session: keys: must be a list of public keys")
     return Interactive(home, tuple(keys))
-
-
-def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None:
-    """Read a time after which a job ends; None without one."""
-    seconds = content.get(key)
-    if seconds is not None and (type(seconds) is not int or seconds < 1):
-        raise LaunchError(f"{path}: {key}: must be a number of seconds")
-    return seconds
 
 
 def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
@@ -179,6 +172,14 @@ def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
     return quiet
+
+
+def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None:
+    """Read a time after which a job ends; None without one."""
+    seconds = content.get(key)
+    if seconds is not None and (type(seconds) is not int or seconds < 1):
+        raise LaunchError(f"{path}: {key}: must be a number of seconds")
+    return seconds
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:

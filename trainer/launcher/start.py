@@ -20,6 +20,7 @@ from trainer.launcher.disk import wait_for_room
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.interfaces import interface_addresses
 from trainer.launcher.last_failure import ask_what_has_failed
+from trainer.launcher.limits import Asking
 from trainer.launcher.network import pick_interface, wait_for_rendezvous
 from trainer.launcher.output import emit, say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
@@ -110,6 +111,9 @@ def train() -> int:
         say(f"sees {line.strip()}")
     if job.command:
         ask_what_has_failed(settings)
+    asking = Asking(settings, job)
+    if meets:
+        asking.begin()
     fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
@@ -117,18 +121,22 @@ def train() -> int:
     prepare(job.setup, {**os.environ, **own})
     if job.session is not None:
         return hold_session(job, job.session, {**os.environ, **own})
-    return become_agent(settings, job, own)
+    return become_agent(settings, job, own, asking)
 
 
-def become_agent(settings: Settings, job: Job, secrets: Mapping[str, str]) -> NoReturn:
+def become_agent(
+    settings: Settings, job: Job, secrets: Mapping[str, str], asking: Asking
+) -> NoReturn:
     """Become the agent of this host, so that it receives the signals; raises LaunchError."""
     number = 1 if job.framework == "tensorflow" else settings.nproc
     package_root = None if job.command else PROGRAM.parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
+    asking.prepared()
     if package_root:
         stay_unprivileged()
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
+    asking.end()
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)

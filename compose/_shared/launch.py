@@ -8,6 +8,8 @@ of the built-in training is elastic/agent.py.
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
     python3 launch.py health        the container's health check: are the GPUs still there?
+    python3 launch.py notify KIND MESSAGE
+                                    let the coordinator notify people
 
 kit joins the modules of this program to one file (trainer/contract/programs.py), and mounts it into
 any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. So they use
@@ -30,6 +32,7 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_WORKSPACE            folder of the job's code; default: /workspace
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
+    KIT_NOTIFY               for the coordinator: whom it notifies of what (JSON)
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
                              each other are told; default: 60
@@ -41,21 +44,28 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 """
 
 # Joined by kit from modules of the trainer: launcher/__init__.py, contract/mark.py,
-# contract/script.py, contract/code.py, launcher/output.py, launcher/errors.py, launcher/program.py,
-# launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
-# launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py,
-# launcher/network.py, launcher/checks.py, launcher/failures.py, group/messages.py,
-# group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
-# launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/connections.py,
-# launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
-# launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/start.py,
-# launcher/coordinator.py, launcher/main.py.
+# contract/script.py, contract/code.py, contract/notify.py, launcher/output.py, launcher/errors.py,
+# launcher/program.py, launcher/settings.py, launcher/process.py, launcher/waiting.py,
+# launcher/container.py, launcher/disk.py, launcher/data_sets.py, launcher/workspace.py,
+# launcher/interfaces.py, launcher/network.py, launcher/checks.py, launcher/failures.py,
+# group/messages.py, group/notices.py, group/knowledge.py, group/decisions.py, group/server.py,
+# launcher/rounds.py, launcher/script_files.py, launcher/metrics.py, launcher/worker.py,
+# launcher/connections.py, launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py,
+# launcher/last_failure.py, launcher/host_agent.py, launcher/agent.py, launcher/run.py,
+# launcher/tell.py, launcher/start.py, launcher/receivers.py, launcher/webhook.py,
+# launcher/sender.py, launcher/courier.py, launcher/coordinator.py, launcher/main.py.
 
 import asyncio
+import base64
+import binascii
 import ctypes
+import email.utils
 import fcntl
 import hashlib
+import hmac
+import importlib
 import json
+import logging
 import os
 import random
 import re
@@ -64,6 +74,7 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tarfile
@@ -72,15 +83,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from asyncio.subprocess import Process
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property, partial
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
 
 if sys.version_info < (3, 10):  # noqa: UP036 - What follows would end with a traceback.
     OLD = f"this image has Python {sys.version_info[0]}.{sys.version_info[1]}, "
@@ -156,6 +169,49 @@ UNPACKED = ".kit-code"
 def code_name(sha256: str) -> str:
     """Return the name of the data set with an archive, which is that of its content."""
     return f"{PREFIX}{sha256[:DIGITS]}"
+
+
+# -------- contract/notify.py
+# Notifications: their kinds, and the URLs that receive them, for kit and the launcher.
+
+Kind = Literal["completed", "failed", "host_lost", "left_out", "session_ending"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+USUAL = KINDS[:4]
+"""The kinds that are sent without `on`."""
+WEB = ("http", "https")
+"""The schemes of webhooks; the others are Apprise's."""
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL, or "" if it is none."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://[^\s/]", url)
+    return found[1].lower() if found and not re.search(r"[\s\x00-\x1f]", url) else ""
+
+
+def shown_url(url: str) -> str:
+    """A URL for people, without what may be secret in it."""
+    scheme = scheme_of(url)
+    if scheme not in WEB:  # Apprise has tokens in the place of the host, too.
+        return f"{scheme}://…" if scheme else "…"
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return f"{scheme}://…"
+    host = parts.hostname or ""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}{port}/…"
+
+
+def webhook_fault(url: str) -> str:
+    """What is wrong with the URL of a webhook, or ""."""
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0 and url.isascii()
+    except ValueError:
+        usable = False
+    if scheme_of(url) not in WEB or not usable:
+        return "is no http:// or https:// URL"
+    return "has a user or a password" if parts.username is not None else ""
 
 
 # -------- launcher/output.py
@@ -1281,6 +1337,37 @@ class Halt:
 
 
 @dataclass(frozen=True)
+class Result:
+    """What a training has reached, by its newest checkpoint."""
+
+    checkpoint: str
+    step: int
+    epoch: int | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+
+    @property
+    def words(self) -> str:
+        """It in words."""
+        figure = "" if self.loss is None else f", loss {self.loss:.4g}"
+        if self.accuracy is not None:
+            figure = f", accuracy {self.accuracy * 100:.1f} %"
+        return f"step {self.step}{figure}"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What people are notified of. `id` is unique in a job, and the same if it is sent again."""
+
+    kind: str  # One of contract/notify.py.
+    id: str
+    message: str
+    hosts: tuple[str, ...] = ()
+    exit_code: int | None = None
+    result: Result | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """The state of a host.
 
@@ -1306,6 +1393,10 @@ class Report:
     done: bool = False  # Its workers have trained to the end.
     halt: Halt | None = None
     out: Halt | None = None  # Why it is left out, until a person releases it.
+    result: Result | None = None  # At its end.
+    stops: bool = False  # It was asked to end; a script may still save.
+    told: tuple[str, ...] = ()  # The notices that were sent, as the last order has them.
+    notice: Notice | None = None  # It is no host of the job, and only tells this.
     # Of a host of a script:
     port: int = 0  # As in Member.
     number: int = 0  # Of the round that it has joined last.
@@ -1331,6 +1422,7 @@ class Order:
     halt: Halt | None = None
     why: str = ""  # Why the group is over, for people.
     failure: Halt | None = None  # Of a script, for which the round before has ended.
+    told: tuple[str, ...] = ()  # The ids of the notices that were sent.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:
@@ -1393,6 +1485,90 @@ def kinds_of(kind: Any) -> dict[str, Any]:
     return {each.name: each.type for each in fields(kind)} if is_dataclass(kind) else {}
 
 
+# -------- group/notices.py
+# What people are notified of: found in reports and losses, each once. Pure.
+#
+# A notice has the same id for each coordinator that finds it. The ids of those that were sent travel
+# with orders, and hosts repeat them in their reports: so a new coordinator does not send them again.
+
+REPEATED = 3600.0
+"""Seconds in which the same failure is told once: engines start a container again several times."""
+MOST_TOLD = 20
+"""Number of ids in an order: those of older notices are of hosts and groups that are gone."""
+MOST_KNOWN = 1000
+LONGEST_MESSAGE = 1000
+"""Characters."""
+
+
+@dataclass
+class Notices:
+    """The notices of a job; without `send` there are none."""
+
+    send: Callable[[Notice], None] | None = None
+    clock: Callable[[], float] = lambda: 0.0
+    told: tuple[str, ...] = ()  # The ids of those that were sent, the newest last.
+    _known: dict[str, None] = field(default_factory=dict)  # The ids of all that were found.
+    _failures: dict[str, float] = field(default_factory=dict)  # Times of the last, by message.
+
+    def learn(self, ids: Iterable[str]) -> None:
+        """Take note of what the coordinator before has sent."""
+        for each in ids:
+            self.note_sent(each)
+
+    def note_sent(self, name: str) -> None:
+        """Take note that a notice was sent, or given up."""
+        self._remember(name)
+        if name not in self.told:
+            self.told = (*self.told, name)[-MOST_TOLD:]
+
+    def tell(self, notice: Notice) -> None:
+        """Send a notice, unless it was sent before."""
+        if self.send is None or notice.id in self._known:
+            return
+        self._remember(notice.id)
+        if notice.kind == "failed" and self._is_repeated(notice.message):
+            return
+        self.send(replace(notice, message=notice.message[:LONGEST_MESSAGE]))
+
+    def _remember(self, name: str) -> None:
+        self._known[name] = None
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _is_repeated(self, message: str) -> bool:
+        now = self.clock()
+        recent = {text: at for text, at in self._failures.items() if now - at < REPEATED}
+        self._failures = {message: now, **recent}  # The time of one that was sent stays.
+        return message in recent
+
+    # ---- What is told
+
+    def completed(self, generation: int, why: str, report: Report) -> None:
+        """Tell that the job has come to its end."""
+        at = f": {report.result.words}" if report.result else ""
+        notice = Notice("completed", f"completed-{generation}", f"{why}{at}")
+        self.tell(replace(notice, result=report.result))
+
+    def failed(self, report: Report, halt: Halt) -> None:
+        """Tell that the job ends by a failure of a host."""
+        at = max(report.generation, report.left)
+        notice = Notice("failed", f"failed-{report.agent}-{at}", halt.message, (report.host,))
+        code = halt.exit_code or halt.code
+        self.tell(replace(notice, exit_code=code, result=report.result))
+
+    def left_out(self, report: Report, halt: Halt) -> None:
+        """Tell that a host is left out, until a person releases it or corrects the job."""
+        at = max(report.generation, report.left)
+        what = f"{report.host} is left out: {halt.message}"
+        notice = Notice("left_out", f"left_out-{report.agent}-{at}", what, (report.host,))
+        self.tell(replace(notice, exit_code=halt.exit_code or halt.code))
+
+    def host_lost(self, agent: str, host: str, why: str, group: Group | None) -> None:
+        """Tell that a host is lost, of a group or of those that wait for one."""
+        at = group.generation if group and agent in group.agents else 0
+        self.tell(Notice("host_lost", f"host_lost-{agent}-{at}", why, (host,)))
+
+
 # -------- group/knowledge.py
 # What the coordinator knows of the hosts: their reports, and the group that trains.
 #
@@ -1410,6 +1586,7 @@ class Knowledge:
     today: Callable[[], float] = lambda: 0.0  # Seconds since 1970.
     chance: Callable[[], int] = lambda: 0  # Any number from 0 on.
     say: Callable[[str], None] = lambda _: None
+    notices: Notices = field(default_factory=Notices)
     hosts: dict[str, Report] = field(default_factory=dict)
     group: Group | None = None  # The present or the last one, even if it is over.
     over: float | None = None  # Time at which the group ended; None while it goes on.
@@ -1438,6 +1615,7 @@ class Knowledge:
                 self._lost[agent] = f"{report.host} has begun anew"
         if report.agent not in self.hosts and not report.asks:
             self.say(f"{report.host} is here")
+            self.notices.learn(report.told)
         self.hosts[report.agent] = report
         self._lost.pop(report.agent, None)
         if report.starting and self.group and report.agent in self.group.agents:
@@ -1602,6 +1780,27 @@ class Decisions(Knowledge):
             self._form()
         return {agent: self._order(report) for agent, report in self.hosts.items()}
 
+    def report(self, report: Report) -> None:
+        """Take the report of a host."""
+        if report.notice:
+            self.notices.tell(report.notice)
+            return
+        super().report(report)
+        if report.out:
+            self.notices.left_out(report, report.out)
+
+    def lose(self, agent: str, why: str) -> None:
+        """Take note that a host is silent or has closed its connection."""
+        report = self.hosts.get(agent)
+        super().lose(agent, why)
+        if report and not self._may_go(report):
+            self.notices.host_lost(agent, report.host, self._lost[agent], self.group)
+
+    def _may_go(self, report: Report) -> bool:
+        """Whether nobody misses a host: it ends, or has never begun."""
+        ends = report.asks or report.stops or report.done
+        return bool(ends or self.end or report.halt or report.out)
+
     # ---- The end
 
     def _see_end(self) -> None:
@@ -1609,9 +1808,11 @@ class Decisions(Knowledge):
             if halt := report.halt or self._last_out(report):
                 self.end = Order("end", halt=replace(halt, host=report.host))
                 self.say(f"ends all: {report.host}: {halt.message}")
+                self.notices.failed(report, halt)
             elif report.done:
                 self.end = Order("end")
                 self.say(f"{report.host} has trained to the end")
+                self.notices.completed(report.generation, "the training is complete", report)
             if self.end:
                 self._ended = frozenset(self.hosts)
                 return
@@ -1626,9 +1827,17 @@ class Decisions(Knowledge):
     def _see_fault(self, group: Group) -> None:
         """End a group that cannot go on, or that has left as it was asked to."""
         if reason := next(self._faults_of(group), ""):
+            self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
         elif any(self._has_left(group, each) for each in self._present()):
             self.over = self.clock()
+
+    def _tell_lost(self, group: Group, may_return: Callable[[str], bool] = lambda _: False) -> None:
+        """Tell the loss of hosts that were lost together with the coordinator before this one."""
+        for each in group.members if self._adopted is not None else ():
+            known = each.agent in self.hosts or each.agent in self._lost
+            if not known and not may_return(each.agent):
+                self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
         """Yield why a group cannot go on."""
@@ -1735,6 +1944,8 @@ class Decisions(Knowledge):
 
     def _begin(self, chosen: list[Report]) -> None:
         """Begin a group with some hosts, in the order of ranks."""
+        if self.group:
+            self._tell_lost(self.group)
         members = tuple(
             Member(each.agent, each.host, each.store, each.workers, each.port) for each in chosen
         )
@@ -1815,13 +2026,16 @@ class Decisions(Knowledge):
 
 TICK = 0.1
 """Seconds between two looks at the clock."""
+HELD = 660.0
+"""Seconds for which the coordinator of a run that is over stays while notices are being sent."""
 
 
 class Server:
     """Serves the hosts of a job."""
 
-    def __init__(self, decisions: Decisions) -> None:
-        self._decisions = decisions
+    def __init__(self, decisions: Decisions, busy: Callable[[], bool] = lambda: False) -> None:
+        """`busy`: whether notices are being sent."""
+        self._decisions, self._busy = decisions, busy
         self._seen: dict[str, float] = {}  # Time of each host's last report.
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._sent: dict[str, Order] = {}
@@ -1863,7 +2077,8 @@ class Server:
             self._came |= bool(self._seen)
             if self._seen or not self._came:
                 self._used = self._ticked
-            if self._ticked - self._used > self._decisions.patience:
+            alone = self._ticked - self._used
+            if alone > self._decisions.patience and (alone > HELD or not self._busy()):
                 stop(0)
 
     def _notice_time(self) -> None:
@@ -1895,7 +2110,9 @@ class Server:
 
     def _tell(self, answer: str = "") -> None:
         """Send new orders, and the present one to the host that has just reported."""
-        for agent, order in self._decisions.orders().items():
+        told = self._decisions.notices.told
+        for agent, present in self._decisions.orders().items():
+            order = replace(present, told=told) if told else present
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):
@@ -2002,6 +2219,8 @@ class Rounds(Decisions):
     def report(self, report: Report) -> None:
         """Take the report of a host."""
         super().report(report)
+        if report.notice:
+            return
         self._number = max(self._number, report.number)
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
@@ -2018,6 +2237,9 @@ class Rounds(Decisions):
         super().lose(agent, why)
         self._told.pop(agent, None)
 
+    def _may_go(self, report: Report) -> bool:
+        return report.agent in self._told or super()._may_go(report)
+
     def _for_good(self, host: str) -> Halt | None:
         """The failure after which a host does not begin again."""
         return self.given_up.get(host) or self.given_up.get("")
@@ -2031,6 +2253,7 @@ class Rounds(Decisions):
             return
         if not any(map(self._may_return, group.agents - self.hosts.keys())):
             self.say(f"{self._name(group)} has ended well")
+            self.notices.completed(group.generation, "the script has ended well", here[0])
             self._told |= dict.fromkeys(self.hosts, Order("end"))
             self.group, self._failure, self._finished = None, None, group.generation
 
@@ -2101,6 +2324,7 @@ class Rounds(Decisions):
         """End the hosts on which the script has failed; the engine starts them again."""
         ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
         ends |= {each.agent: failure_of(each) for each in failed}
+        self.notices.failed(failed[0], failure_of(failed[0]))
         self._told |= {agent: Order("end", halt=halt) for agent, halt in ends.items()}
         self._failures = []
 
@@ -2118,6 +2342,10 @@ class Rounds(Decisions):
         first = failure_of(wrong[0])
         halt = replace(first, message=first.message + note, code=MISTAKE)
         self.given_up |= dict.fromkeys([""] if every else names, halt)
+        if every:
+            self.notices.failed(wrong[0], halt)
+        for each in () if every else wrong:
+            self.notices.left_out(each, halt)
         for agent, each in self.hosts.items():
             if known := self._for_good(each.host):
                 self._told[agent] = Order("end", halt=known)
@@ -3113,6 +3341,7 @@ class HostAgent(ABC):
         self._order, self._heard = Order(), time.monotonic()
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
+        self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
         self._signal = 0
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -3233,6 +3462,7 @@ class HostAgent(ABC):
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
             order, self._heard = decode(Order, line), time.monotonic()
+            self._told, order = order.told, replace(order, told=())
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
@@ -3242,7 +3472,8 @@ class HostAgent(ABC):
 
     def _report(self) -> None:
         if self._connection:
-            self._connection.write(encode(self.report()))
+            state = replace(self.report(), told=self._told, stops=self._signal > 0)
+            self._connection.write(encode(state))
 
     async def _watch(self) -> None:
         """Repeat the report."""
@@ -3542,6 +3773,35 @@ async def run_rounds(folder: Path, command: Sequence[str]) -> int:
     return await run_host(Agent(os.environ, folder, command), metrics, "torchrun ended")
 
 
+# -------- launcher/tell.py
+# A host tells the coordinator what people are notified of.
+
+
+def notify(environ: Mapping[str, str], kind: str, message: str, code: int | None = None) -> None:
+    """Tell the coordinator what people are notified of; it knows whether anybody is.
+
+    Without a coordinator, nobody is: then this only takes a moment.
+    """
+    host = environ.get("KIT_HOST") or socket.gethostname()
+    agent = name_agent(host, time.time_ns())
+    notice = Notice(kind, f"{kind}-{agent}", message, (host,), code)
+    line = encode(Report(agent, host, 0, notice=notice))
+    with suppress(OSError, LaunchError):
+        place = parse_endpoint(environ.get("KIT_RENDEZVOUS", ""))
+        with socket.create_connection(place, LOST) as connection:
+            connection.sendall(line)
+            connection.recv(1)  # It closes the connection once it has read the line.
+
+
+def tell_coordinator() -> None:
+    """Notify people of the kind and with the message of the arguments."""
+    kind, message = (*sys.argv[2:4], "", "")[:2]
+    if kind not in KINDS or not message:
+        raise LaunchError(f"notify: give a kind and a message; the kinds are {', '.join(KINDS)}")
+    read_variable(os.environ, "KIT_RENDEZVOUS")
+    notify(os.environ, kind, message)
+
+
 # -------- launcher/start.py
 # The start: checks everything, then becomes the agent of this host.
 
@@ -3601,6 +3861,17 @@ def fetch(settings: Settings, job: Job) -> None:
 
 def train() -> None:
     """Check everything, then become the agent of this host, so that it receives the signals."""
+    try:
+        check_and_begin()
+    except LaunchError as error:
+        if error.kind != "rendezvous":  # Nobody else knows of it.
+            line = str(error).splitlines()[0]
+            notify(os.environ, "failed", line, error.exit_code or error.code)
+        raise
+
+
+def check_and_begin() -> None:
+    """Check everything, then become the agent of this host."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
@@ -3684,6 +3955,455 @@ def rename_variables(environ: MutableMapping[str, str], version: str) -> None:
             environ.pop(old, None)
 
 
+# -------- launcher/receivers.py
+# The receivers of notifications, and their URLs and keys from files of secrets.
+
+BASE64_KEY = "whsec_"  # Begins a key in base64, as Standard Webhooks has it.
+SECRET_FILES = Path("/run/secrets")
+
+
+class Receiver(NamedTuple):
+    """Where notices of some kinds go. `shown` is its URL for people."""
+
+    url: str
+    shown: str
+    kinds: frozenset[str]
+    key: bytes  # b"": it gets no signature.
+    apprise: Any  # The object of the library that sends; None: a webhook.
+
+
+class Wanted(NamedTuple):
+    """The notifications of a job, as KIT_NOTIFY has them."""
+
+    job: str
+    cluster: str
+    receivers: list[dict[str, Any]]
+
+
+def read_wanted(text: str) -> Wanted:
+    """Read KIT_NOTIFY; raises LaunchError."""
+    with suppress(ValueError, TypeError, KeyError):
+        found = json.loads(text)
+        receivers = [dict(each) for each in found["receivers"]]
+        if all(isinstance(each["on"], list) for each in receivers):
+            return Wanted(str(found["job"]), str(found["cluster"]), receivers)
+    raise LaunchError("KIT_NOTIFY must be the JSON that kit render writes")
+
+
+def read_receivers(wanted: Wanted, environ: Mapping[str, str]) -> Iterator[Receiver]:
+    """Yield the receivers that can be used; a line tells why another one can not."""
+    for number, each in enumerate(wanted.receivers, 1):
+        try:
+            yield read_receiver(each, environ)
+        except LaunchError as error:
+            say(f"receiver {number} of notify gets nothing: {error}", error=True)
+
+
+def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Receiver:
+    """Read one receiver; raises LaunchError."""
+    secret = entry.get("secret")
+    url = read_value_of(str(secret), environ).strip() if secret else str(entry.get("url", ""))
+    where, kinds = shown_url(url), frozenset(map(str, entry["on"]))
+    key = read_key(str(entry["key"]), environ) if entry.get("key") else b""
+    if not (scheme := scheme_of(url)):
+        raise LaunchError(f"the secret {secret} is no URL, such as https://… or tgram://…")
+    if scheme not in WEB:
+        if key:
+            say(f"{where} gets no signature: only webhooks have one")
+        return Receiver(url, where, kinds, b"", open_apprise(url, where))
+    if fault := webhook_fault(url):
+        raise LaunchError(f"{where} {fault}")
+    return Receiver(url, where, kinds, key, None)
+
+
+def read_value_of(name: str, environ: Mapping[str, str]) -> str:
+    """The value of a secret: of its file or, where there are no containers, of its variable."""
+    file = SECRET_FILES / name
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return file.read_text()
+    if value := environ.get(name):
+        return value
+    raise LaunchError(f"the secret {file} is not there; kit deploy makes it")
+
+
+def read_key(name: str, environ: Mapping[str, str]) -> bytes:
+    """The key of signatures: the text itself, or base64 behind its beginning."""
+    text = read_value_of(name, environ).strip()
+    if not text.startswith(BASE64_KEY):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(BASE64_KEY), validate=True)
+    except binascii.Error:
+        raise LaunchError(f"the secret {name} has no base64 behind {BASE64_KEY}") from None
+
+
+def open_apprise(url: str, where: str) -> Any:
+    """An object of Apprise that sends to a URL; raises LaunchError."""
+    # Its warnings may name tokens.
+    logging.getLogger("apprise").addHandler(logging.NullHandler())
+    logging.getLogger("apprise").propagate = False
+    try:
+        library = importlib.import_module("apprise")
+    except ImportError:
+        what = f"{where} needs the Python library apprise, which is not here"
+        fix = "install it in the image, or use a webhook to an Apprise API server"
+        raise LaunchError(f"{what}: {fix}") from None
+    found = library.Apprise()
+    if not found.add(url):
+        raise LaunchError(f"{where} is no URL that Apprise knows")
+    return found
+
+
+# -------- launcher/webhook.py
+# Webhooks: a JSON body, signed as Standard Webhooks has it, and what an answer means.
+#
+# Redirects are not followed: they would carry the signature to another place.
+
+TRY = 10.0  # Seconds of one try, from the connection to the answer.
+TITLES = {
+    "completed": ("has completed", "success"),
+    "failed": ("has failed", "failure"),
+    "host_lost": ("has lost a host", "warning"),
+    "left_out": ("leaves a host out", "warning"),
+    "session_ending": ("ends soon", "warning"),
+    "test": ("is tried out", "info"),
+}
+# The kinds of a notice, in words, and with the types of Apprise.
+
+
+class Outcome(NamedTuple):
+    """What one try has shown: `fault` "" if it has arrived; whether another one may help."""
+
+    fault: str = ""
+    again: bool = False
+    wait: float = 0.0  # Seconds for which the receiver wants no other.
+
+
+def body_of(wanted: Wanted, notice: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a notification; title, body and type are those of an Apprise API server."""
+    kind, hosts, message = notice["kind"], notice.get("hosts", []), str(notice["message"])
+    words, color = TITLES.get(kind, ("", "info"))
+    where = f"{', '.join(hosts)}: " if kind == "failed" and hosts else ""
+    known = {"exit_code": notice.get("exit_code"), **(notice.get("result") or {})}
+    return {
+        "version": 1,
+        "id": f"{wanted.cluster}-{wanted.job}-{notice['id']}",
+        "kind": kind,
+        "job": wanted.job,
+        "cluster": wanted.cluster,
+        "hosts": list(hosts),
+        "time": notice["time"],
+        "message": where + message,
+        **{name: value for name, value in known.items() if value is not None},
+        "title": f"{wanted.cluster}: {wanted.job} {words}".rstrip(),
+        "body": where + message,
+        "type": color,
+    }
+
+
+def headers_of(receiver: Receiver, name: str, content: bytes, now: float) -> dict[str, str]:
+    """The headers of a try: its time is its own, the id that of the notification."""
+    at = str(int(now))
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "kit",
+        "webhook-id": name,
+        "webhook-timestamp": at,
+    }
+    if receiver.key:
+        signed = b".".join((name.encode(), at.encode(), content))
+        digest = hmac.new(receiver.key, signed, hashlib.sha256).digest()
+        headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
+    return headers
+
+
+def try_webhook(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
+    """Send a notification once."""
+    content = json.dumps(body, ensure_ascii=False).encode()
+    headers = headers_of(receiver, str(body["id"]), content, time.time())
+    try:
+        status, answer = post(receiver.url, content, headers)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Outcome(f"does not answer ({reason})", again=True)
+    return judge(status, answer)
+
+
+def judge(status: int, headers: HTTPMessage) -> Outcome:
+    """What an answer means."""
+    if 200 <= status < 300:
+        return Outcome()
+    if 300 <= status < 400:
+        to = headers.get("Location", "")
+        place = f" to {shown_url(to)}" if to else ""
+        return Outcome(f"answers {status}, a redirect{place}: write the URL that it leads to")
+    again = status in {408, 429} or status >= 500
+    return Outcome(f"answers {status}", again, seconds_of(headers.get("Retry-After", "")))
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of Retry-After: a number, or a date."""
+    if text.strip().isdecimal():
+        return float(text)
+    with suppress(TypeError, ValueError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return 0.0
+
+
+def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTTPMessage]:
+    """Post once, within TRY seconds in all; raises OSError, HTTPException or ValueError."""
+    parts = urlsplit(url)
+    late = threading.Event()
+    connection: HTTPConnection
+    if parts.scheme.lower() == "https":
+        context = ssl.create_default_context()
+        connection = HTTPSConnection(parts.netloc, timeout=TRY, context=context)
+    else:
+        connection = HTTPConnection(parts.netloc, timeout=TRY)
+
+    def end() -> None:
+        """A receiver may send a byte now and then: each of them begins the timeout anew."""
+        late.set()
+        if connection.sock:
+            with suppress(OSError):
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    watch = threading.Timer(TRY, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+        connection.connect()
+        if late.is_set():
+            raise TimeoutError
+        connection.request("POST", path, content, dict(headers))
+        answer = connection.getresponse()
+    except (OSError, HTTPException, ValueError):
+        if late.is_set():
+            raise TimeoutError(f"not within {TRY:.0f} s") from None
+        raise
+    finally:
+        watch.cancel()
+        connection.close()
+    return answer.status, answer.headers
+
+
+# -------- launcher/sender.py
+# The process that sends notifications: a thread for each receiver, beside the coordinator.
+#
+# It reads notices from its standard input, a socket, and writes the id of each that it has sent, or
+# given up, to the same. It ends with that connection. So a receiver that hangs delays nothing else.
+
+GIVEN_UP = 600.0  # Seconds after which a notification is not tried again.
+MOST_WAITING = 100  # Number of notifications that wait for a receiver; then the oldest is dropped.
+
+
+def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
+    """Send a notification once, by a webhook or by Apprise."""
+    if receiver.apprise is None:
+        return try_webhook(receiver, body)
+    try:
+        sent = receiver.apprise.notify(
+            body=body["body"], title=body["title"], notify_type=body["type"]
+        )
+    except Exception as error:  # Of any service that Apprise knows; its words may name tokens.
+        return Outcome(f"does not take it ({type(error).__name__})", again=True)
+    return Outcome() if sent else Outcome("does not take it", again=True)
+
+
+class Delivery:
+    """Sends to one receiver, one notification after the other."""
+
+    def __init__(self, receiver: Receiver, settle: Callable[[Mapping[str, Any]], None]) -> None:
+        """`settle` is called with each body that was sent, or given up."""
+        self.receiver, self._settle = receiver, settle
+        self._waiting: deque[Mapping[str, Any]] = deque()
+        self._change = threading.Condition()
+        name = f"notify {receiver.shown}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        """Send a notification after those that wait."""
+        with self._change:
+            dropped = self._waiting.popleft() if len(self._waiting) >= MOST_WAITING else None
+            self._waiting.append(body)
+            self._change.notify()
+        if dropped:
+            self._give_up(dropped, f"has {MOST_WAITING} others to take")
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting)
+                body = self._waiting.popleft()
+            self._send(body)
+
+    def _send(self, body: Mapping[str, Any]) -> None:
+        """Send a notification; after a fault that may pass, again and again with longer pauses."""
+        pause, told = 1.0, False
+        while (outcome := try_once(self.receiver, body)).fault:
+            pause = max(pause, outcome.wait)
+            if not outcome.again or time.time() + pause > body["time"] + GIVEN_UP:
+                self._give_up(body, outcome.fault)
+                return
+            if not told:
+                told = True
+                say(f"{self.receiver.shown} {outcome.fault}: {body['kind']} is sent again")
+            time.sleep(pause)
+            pause *= 2
+        say(f"{self.receiver.shown} is notified: {body['kind']}")
+        self._settle(body)
+
+    def _give_up(self, body: Mapping[str, Any], fault: str) -> None:
+        say(f"{self.receiver.shown} is not notified of {body['kind']}: it {fault}", error=True)
+        self._settle(body)
+
+
+class Sender:
+    """Gives each notice to the receivers that want its kind."""
+
+    def __init__(self, wanted: Wanted, connection: socket.socket) -> None:
+        self._wanted, self._connection = wanted, connection
+        self._left: dict[str, int] = {}  # Receivers that have not settled a notice, by its id.
+        self._names: dict[str, str] = {}  # The notices' own ids, by those of their bodies.
+        self._lock = threading.Lock()
+        found = read_receivers(wanted, os.environ)
+        self._deliveries = [Delivery(each, self._settle) for each in found]
+        for each in self._deliveries:
+            kinds = ", ".join(sorted(each.receiver.kinds))
+            say(f"notifies {each.receiver.shown} of {kinds}")
+
+    def run(self) -> None:
+        """Take notices until the coordinator has ended."""
+        with self._connection.makefile("rb") as lines:
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, notice: Mapping[str, Any]) -> None:
+        body = body_of(self._wanted, notice)
+        kind = notice["kind"]
+        taking = [
+            each for each in self._deliveries if kind in each.receiver.kinds or kind == "test"
+        ]
+        with self._lock:
+            self._names[body["id"]] = notice["id"]
+            self._left[body["id"]] = len(taking) + 1
+        for each in taking:
+            each.add(body)
+        self._settle(body)
+
+    def _settle(self, body: Mapping[str, Any]) -> None:
+        with self._lock:
+            name = str(body["id"])
+            self._left[name] -= 1
+            if self._left[name]:
+                return
+            del self._left[name]
+            line = json.dumps(self._names.pop(name)).encode() + b"\n"
+            with suppress(OSError):  # The coordinator has ended, and so will this process.
+                self._connection.sendall(line)
+
+
+def send_notices() -> None:
+    """Send the notices that the coordinator writes, until it has ended."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # The coordinator gives it time.
+    wanted = read_wanted(os.environ["KIT_NOTIFY"])
+    with socket.socket(fileno=os.dup(0)) as connection:
+        Sender(wanted, connection).run()
+    os._exit(0)  # Threads may wait for receivers.
+
+
+# -------- launcher/courier.py
+# The coordinator's side of notifications: it starts the process that sends them, and feeds it.
+
+LAST_TRIES = 8.0  # Seconds for what is left after SIGTERM: Docker kills a container after 10.
+MOST_LEFT = 200  # Number of notices that are not settled.
+STARTS = 3  # Of the process, if it ends by itself.
+
+
+class Courier:
+    """Hands notices to the process that sends them; knows which are not settled."""
+
+    def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
+        self._wanted = bool(environ.get("KIT_NOTIFY"))
+        self._notices = notices
+        self._left: dict[str, dict[str, Any]] = {}  # What is not settled, by id.
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        if self._wanted:
+            notices.send = self.send
+
+    def send(self, notice: Notice) -> None:
+        """Hand over a notice."""
+        if len(self._left) >= MOST_LEFT:
+            say(f"too many notifications wait: nobody is notified of {notice.kind}", error=True)
+            return
+        if not self._wanted:
+            say(f"nobody is notified of {notice.kind}: see above", error=True)
+            return
+        self._left[notice.id] = {"time": round(time.time(), 3), **asdict(notice)}
+        self._write(self._left[notice.id])
+
+    def busy(self) -> bool:
+        """Whether notices are being sent."""
+        return bool(self._left)
+
+    def start(self) -> None:
+        """Start the process, if the job notifies anybody."""
+        if self._wanted:
+            self._task = asyncio.create_task(self._run())
+
+    async def end(self, seconds: float) -> None:
+        """End the process, after so many seconds at most for what is left."""
+        deadline = time.monotonic() + seconds
+        while self._task and not self._task.done() and self._left and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for each in self._left.values():
+            say(f"ends before every receiver was notified of {each['kind']}", error=True)
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._process and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def _write(self, notice: Mapping[str, Any]) -> None:
+        if self._writer:
+            self._writer.write(json.dumps(notice).encode() + b"\n")
+
+    async def _run(self) -> None:
+        for _ in range(STARTS):
+            ours, theirs = socket.socketpair()
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(PROGRAM), "notifier"),
+                stdin=theirs.fileno(),
+                stdout=None,
+                env=os.environ,
+                start_new_session=True,
+            )
+            theirs.close()
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            for each in self._left.values():
+                self._write(each)
+            await self._take(reader)
+            self._writer.close()
+            self._writer = None
+            code = await self._process.wait()
+            say(f"the process that notifies has ended with exit code {code}", error=True)
+        self._wanted = False
+        self._left.clear()
+
+    async def _take(self, reader: asyncio.StreamReader) -> None:
+        """Take note of what was sent or given up, until the process has ended."""
+        with suppress(OSError, ValueError):
+            while line := await reader.readline():
+                name = str(json.loads(line))
+                self._left.pop(name, None)
+                self._notices.note_sent(name)
+
+
 # -------- launcher/coordinator.py
 # The coordinators of a built-in training and of a script's rounds.
 
@@ -3694,12 +4414,15 @@ chance = partial(random.randrange, CHANCES)
 def coordinate() -> None:
     """Serve the coordinator of a built-in training."""
     hosts = read_nnodes(os.environ)
-    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say))
+    notices = Notices(clock=time.monotonic)
+    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say, notices))
 
 
 def serve_rendezvous() -> None:
     """Serve the rendezvous of a script."""
-    serve("rendezvous", Rounds(time.monotonic, today=time.time, chance=chance, say=say))
+    notices = Notices(clock=time.monotonic)
+    rounds = Rounds(time.monotonic, today=time.time, chance=chance, say=say, notices=notices)
+    serve("rendezvous", rounds)
 
 
 def serve(name: str, decisions: Decisions) -> None:
@@ -3710,9 +4433,21 @@ def serve(name: str, decisions: Decisions) -> None:
     address = own_address([host])
     listener = listen(address, port)
     say(f"serves the {name} on {endpoint_text((address, port))}")
-    received = asyncio.run(Server(decisions).serve(listener))
+    received = asyncio.run(serve_and_notify(decisions, listener))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the {name} on {reason}")
+
+
+async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:
+    """Serve, and notify people beside it; return the signal that ends it, or 0."""
+    courier = Courier(os.environ, decisions.notices)
+    courier.start()
+    received = 0
+    try:
+        received = await Server(decisions, courier.busy).serve(listener)
+    finally:
+        await courier.end(LAST_TRIES if received else 0.0)
+    return received
 
 
 # -------- launcher/main.py
@@ -3722,7 +4457,7 @@ def serve(name: str, decisions: Decisions) -> None:
 def command(arguments: list[str]) -> Callable[[], int | None]:
     """Return the subcommand that the arguments name."""
     commands = {"": train, "coordinator": coordinate, "health": check_health}
-    commands["rendezvous"] = serve_rendezvous
+    commands |= {"rendezvous": serve_rendezvous, "notifier": send_notices}
     name = " ".join(arguments)
     if arguments[:1] == ["agent"]:
         return run_agent
@@ -3732,6 +4467,8 @@ def command(arguments: list[str]) -> Callable[[], int | None]:
         return fork_tensorflow
     if arguments[:1] == ["worker"]:
         return run_worker
+    if arguments[:1] == ["notify"]:
+        return tell_coordinator
     if name not in commands:
         raise LaunchError(f"unknown: {name}; give nothing, coordinator, rendezvous or health")
     return commands[name]

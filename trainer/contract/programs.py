@@ -13,18 +13,20 @@ from collections.abc import Callable
 PROGRAMS = {
     "launch.py": (
         *("launcher/__init__.py", "contract/mark.py", "contract/script.py", "contract/code.py"),
+        "contract/notify.py",
         *("launcher/output.py", "launcher/errors.py", "launcher/program.py"),
         *("launcher/settings.py", "launcher/process.py", "launcher/waiting.py"),
         "launcher/container.py",
         *("launcher/disk.py", "launcher/data_sets.py", "launcher/workspace.py"),
         *("launcher/interfaces.py", "launcher/network.py", "launcher/checks.py"),
-        *("launcher/failures.py", "group/messages.py"),
+        *("launcher/failures.py", "group/messages.py", "group/notices.py"),
         *("group/knowledge.py", "group/decisions.py", "group/server.py", "launcher/rounds.py"),
         *("launcher/script_files.py", "launcher/metrics.py", "launcher/worker.py"),
         *("launcher/connections.py", "launcher/silence.py", "launcher/torchrun.py"),
         *("launcher/tensorflow.py", "launcher/last_failure.py", "launcher/host_agent.py"),
-        *("launcher/agent.py", "launcher/run.py", "launcher/start.py", "launcher/coordinator.py"),
-        "launcher/main.py",
+        *("launcher/agent.py", "launcher/run.py", "launcher/tell.py", "launcher/start.py"),
+        *("launcher/receivers.py", "launcher/webhook.py", "launcher/sender.py"),
+        *("launcher/courier.py", "launcher/coordinator.py", "launcher/main.py"),
     ),
     "keeper.py": (
         *("launcher/keeper/__init__.py", "contract/mark.py", "launcher/output.py"),

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,6 +50,7 @@ class HostAgent(ABC):
         self._order, self._heard = Order(), time.monotonic()
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
+        self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
         self._signal = 0
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,6 +171,7 @@ class HostAgent(ABC):
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
             order, self._heard = decode(Order, line), time.monotonic()
+            self._told, order = order.told, replace(order, told=())
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
@@ -178,7 +181,8 @@ class HostAgent(ABC):
 
     def _report(self) -> None:
         if self._connection:
-            self._connection.write(encode(self.report()))
+            state = replace(self.report(), told=self._told, stops=self._signal > 0)
+            self._connection.write(encode(state))
 
     async def _watch(self) -> None:
         """Repeat the report."""

@@ -33,6 +33,7 @@ from trainer.launcher.settings import (
     read_number,
     read_secrets,
 )
+from trainer.launcher.tell import notify
 from trainer.launcher.workspace import enter_workspace
 
 
@@ -91,6 +92,17 @@ def fetch(settings: Settings, job: Job) -> None:
 
 def train() -> None:
     """Check everything, then become the agent of this host, so that it receives the signals."""
+    try:
+        check_and_begin()
+    except LaunchError as error:
+        if error.kind != "rendezvous":  # Nobody else knows of it.
+            line = str(error).splitlines()[0]
+            notify(os.environ, "failed", line, error.exit_code or error.code)
+        raise
+
+
+def check_and_begin() -> None:
+    """Check everything, then become the agent of this host."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()

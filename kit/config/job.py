@@ -21,6 +21,7 @@ from kit.config.fields import (
 )
 from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
+from kit.config.notify import Notify, to_receivers
 from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection
 from kit.config.train import (
     CheckpointSection,
@@ -136,6 +137,7 @@ class JobSection(Section):
         examples=["30m"],
         description="The job ends when it has computed nothing for so long; default: never",
     )
+    notify: Notify = Field([], description="Receivers of this job, beside the inventory's")
     user: User | None = Field(
         None,
         examples=["1000:1000"],
@@ -310,4 +312,5 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         quiet=section.quiet,
         max_duration=section.max_duration,
         idle=section.idle,
+        notify=to_receivers(section.notify, "NOTIFY"),
     )

@@ -23,6 +23,7 @@ from kit.plan.fitting import division_faults
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
 from kit.plan.notes import job_notes, server_notes, spare_notes, uuid_notes
+from kit.plan.notify import notify_faults
 from kit.plan.servers import able_hosts, handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
@@ -48,6 +49,7 @@ def make_plan(
     allocated = allocate(inventory, jobs, servers)
     faults = [*allocated.faults]
     faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
+    faults += notify_faults(inventory, jobs)
     if faults := [*faults, *division_faults(jobs, allocated.training)]:
         raise FaultsError(faults)
     plans = [
@@ -114,6 +116,7 @@ def _job_plan(
         inventory_hash=_inventory_version(inventory, (*placements, *spares)),
         job_hash=_version(job),
         image=pinned(job.image, lock),
+        receivers=(*inventory.notify, *job.notify),
     )
 
 
@@ -171,6 +174,7 @@ def _version(section: Job | Server) -> str:
         "quiet": None,
         "max_duration": None,
         "idle": None,
+        "notify": (),
         "parallel": {},
     }
     return _hash(

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -260,7 +261,8 @@ def sender(folder: Path, *receivers: dict[str, Any], **environ: str) -> Iterator
     """The real process; yields a function that sends a notice, its answers, and its log."""
     launch, log = write_programs(folder / "kit"), folder / "log"
     ours, theirs = socket.socketpair()
-    environ = {"KIT_NOTIFY": wanted(*receivers), "KIT_HOST": "n1", **environ}
+    path = os.environ.get("PYTHONPATH", "")
+    environ = {"KIT_NOTIFY": wanted(*receivers), "KIT_HOST": "n1", "PYTHONPATH": path, **environ}
     with log.open("wb") as stream, ours, ours.makefile("rw") as lines:
         process = subprocess.Popen(
             [sys.executable, str(launch), "notifier"],
@@ -286,15 +288,22 @@ NOTICE = Notice("failed", "failed-n1-7", "boom", ("n1",), 1)
 
 
 def test_each_receiver_gets_a_notification_once_whatever_the_others_do(tmp_path: Path) -> None:
-    with hook(500, (503, {}), 200) as poor, hook(400) as strict, hook() as good:
+    with (
+        hook(500, (503, {}), 200) as poor,
+        hook(400) as strict,
+        hook() as good,
+        hook(500, 200) as chat,
+    ):
         receivers: list[dict[str, Any]] = [
             {"url": poor.url, "key": "HOOK_KEY"},
             {"url": f"{strict.url}/secret"},
             {"secret": "GOOD_URL", "on": ["failed"]},
             {"secret": "MAIL_URL"},
             {"secret": "NO_URL"},
+            {"secret": "CHAT_URL", "on": ["failed"]},
         ]
         secrets = {"HOOK_KEY": KEY, "GOOD_URL": f"{good.url}/token\n"}
+        secrets["CHAT_URL"] = chat.url.replace("http:", "json:") + "/token"
         secrets["MAIL_URL"] = "nothing-that-is-known://word@example.com"
         with sender(tmp_path, *receivers, **secrets) as (send, lines, log):
             send(NOTICE)
@@ -321,6 +330,9 @@ def test_each_receiver_gets_a_notification_once_whatever_the_others_do(tmp_path:
         "body": "n1: boom",
         "type": "failure",
     }
+    # As Apprise sends it.
+    assert [each.body["message"] for each in chat.posted] == ["n1: boom"] * 2
+    assert (chat.posted[1].body["title"], chat.posted[1].path) == ("lab: own has failed", "/token")
     text = log.read_text()
     assert text.count(f"{poor.url}/… answers 500: failed is sent again") == 1
     assert f"{strict.url}/… is not notified of failed: it answers 400" in text

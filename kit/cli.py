@@ -47,6 +47,7 @@ COMMANDS = {
     "top": "top:command",
     "report": "report:command",
     "history": "history:command",
+    "notify": "notify:command",
     "schema": "schema:command",
 }
 """The module of each command below kit.commands, and its name there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kit.model import DataSet, JobHosts, Limits, Mount, Secret
+from kit.model import DataSet, JobHosts, Limits, Mount, Receiver, Secret
 from trainer.contract.code import DIGITS, code_name
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 
@@ -78,8 +78,9 @@ class Job:
     image's). `data` are its data sets. `framework` is that of `command`,
     `setup` are lines for sh that run before it. `quiet` is the time in seconds after which its
     ranks are called silent (None: the launcher's default; 0: never). It ends `max_duration` seconds
-    after its start, or when it has computed nothing for `idle` seconds. `code` are the files with
-    functions of the user's own that `train` names. `package` is the folder with its code.
+    after its start, or when it has computed nothing for `idle` seconds. `notify` is for this job
+    alone. `code` are the files with functions of the user's own that `train` names. `package` is
+    the folder with its code.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Job:
     quiet: int | None = None
     max_duration: int | None = None
     idle: int | None = None
+    notify: tuple[Receiver, ...] = ()
     code: tuple[CodeFile, ...] = ()
     package: Package | None = None
     session: Session | None = None

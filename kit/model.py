@@ -185,11 +185,36 @@ class Monitoring:
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret variable. Its value comes from `file`, or from the environment of `kit deploy`."""
+
+    name: str
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A receiver of notifications of some kinds, by its URL or a secret that holds the URL.
+
+    `key` signs what a webhook sends.
+    """
+
+    url: str | Secret
+    on: tuple[str, ...]
+    key: Secret | None
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The secrets that the sender reads."""
+        return tuple(each for each in (self.url, self.key) if isinstance(each, Secret))
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """The hosts of a cluster. `file` is the name in the headers of rendered files.
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `data` is None if the file has no
-    such section: the data services then run only if a job needs them.
+    such section: the data services then run only if a job needs them. `notify` is for all jobs.
     """
 
     file: str
@@ -201,6 +226,7 @@ class Inventory:
     registry: Registry | None
     data: DataService | None
     monitoring: Monitoring | None
+    notify: tuple[Receiver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +246,6 @@ class Mount:
     source: str
     target: str
     read_only: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A secret variable. Its value comes from `file`, or from the environment of `kit deploy`."""
-
-    name: str
-    file: str | None
 
 
 @dataclass(frozen=True, slots=True)

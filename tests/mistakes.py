@@ -503,7 +503,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring, notify',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -1007,6 +1007,35 @@ ADDED: list[tuple[str, list[str]]] = [
     ]),
     ('exchange: diloco', [
         '7: exchange: \'diloco\' is not a mapping; write for example `exchange: {"mode": "diloco", "every_steps": 128, "compression": "fp16"}`',
+    ]),
+    ('notify: https://hooks.lab/kit', [
+        '7: notify: is no list of receivers; write for example `notify: [{url: https://hooks.example.com/kit}]`',
+    ]),
+    ('notify: [tgram://token/chat]', [
+        '7: notify[0]: is no receiver; write for example `notify: [{url: https://hooks.example.com/kit}]`',
+    ]),
+    ('notify: [{url: hooks.lab/kit}]', [
+        '7: notify[0].url: is no http:// or https:// URL; write for example https://hooks.example.com/kit',
+    ]),
+    ('notify: [{url: "https://me:word@hooks.lab/kit"}]', [
+        '7: notify[0].url: has a user or a password; write `{env: NAME}` (a variable where kit runs) or `{file: ~/url}`',
+    ]),
+    ('notify: [{url: "tgram://token/chat"}]', [
+        '7: notify[0].url: a URL of Apprise holds passwords or tokens; write `{env: NAME}` (a variable where kit runs) or `{file: ~/url}`',
+    ]),
+    ('notify: [{url: {secret: hush}}]', [
+        '7: notify[0].url: is no URL; write `{env: NAME}` (a variable where kit runs) or `{file: ~/url}`',
+    ]),
+    ('notify: [{url: {env: HOOK}, key: hush, on: [complete]}]', [
+        '7: notify[0].on[0]: \'complete\' is not known; did you mean completed?',
+        '7: notify[0].key: names the source of the key, not the key itself; write `{env: NAME}` (a variable where kit runs) or `{file: ~/key}`',
+    ]),
+    ('notify: [{url: {env: HOOK}, on: [failed, failed]}]', [
+        '7: notify[0].on[1]: failed is named twice; keep one of the two',
+    ]),
+    ('notify: [{on: []}]', [
+        '7: notify[0].url: is missing; add for example `url: https://hooks.example.com/kit`',
+        '7: notify[0].on: is empty; write for example `on: ["completed", "failed"]`',
     ]),
     ('step_seconds: 0', [
         '7: step_seconds: 0 is out of range; write a number of more than 0',

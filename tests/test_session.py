@@ -44,6 +44,19 @@ def test_a_session_is_one_container_with_a_home(project: Project, engine: str) -
     assert "home        /root" in plan
 
 
+def test_a_session_has_a_coordinator_only_to_notify(project: Project) -> None:
+    project.write(INVENTORY, {"anna": SESSION + "notify: [{url: 'http://hooks.lab/a'}]\n"})
+    result = project.kit("render")
+    assert result.status == 0, result.err
+    (file,) = project.folder.rglob("train-anna.stack.yaml")
+    services = yaml.safe_load(file.read_text())["services"]
+    coordinator = services.pop("rendezvous")
+    assert coordinator["command"] == ["coordinator"]
+    assert "hooks.lab" in coordinator["environment"]["KIT_NOTIFY"]
+    ((_, service),) = services.items()
+    assert "rendezvous:29400" in service["environment"]["KIT_RENDEZVOUS"]
+
+
 def test_this_machine_has_no_sessions(project: Project) -> None:
     project.write(INVENTORY.replace("engine: swarm", "engine: local"), {"anna": SESSION})
     result = project.kit("render")

@@ -21,6 +21,7 @@ from kit.config.fields import (
 )
 from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
+from kit.config.notify import Notify, to_receivers
 from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection
 from kit.config.session import OF_OTHERS, SessionSection, to_session
 from kit.config.train import (
@@ -144,6 +145,7 @@ class JobSection(Section):
         description="The job ends when none of its hosts has computed anything for so long, as "
         "their GPUs tell; default: never",
     )
+    notify: Notify = Field([], description="Receivers of this job, beside the inventory's")
     user: User | None = Field(
         None,
         examples=["1000:1000"],
@@ -337,4 +339,5 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         max_duration=section.max_duration,
         idle=section.idle,
         session=to_session(section.session),
+        notify=to_receivers(section.notify, "NOTIFY"),
     )

@@ -23,6 +23,7 @@ from kit.plan.fitting import division_faults, session_faults
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
 from kit.plan.notes import job_notes, server_notes, spare_notes, uuid_notes
+from kit.plan.notify import notify_faults
 from kit.plan.servers import able_hosts, handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
@@ -49,6 +50,7 @@ def make_plan(
     faults = [*allocated.faults]
     faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
     faults += session_faults(jobs, allocated.training)
+    faults += notify_faults(inventory, jobs)
     if faults := [*faults, *division_faults(jobs, allocated.training)]:
         raise FaultsError(faults)
     plans = [
@@ -115,6 +117,7 @@ def _job_plan(
         inventory_hash=_inventory_version(inventory, (*placements, *spares)),
         job_hash=_version(job),
         image=pinned(job.image, lock),
+        receivers=(*inventory.notify, *job.notify),
     )
 
 
@@ -173,6 +176,7 @@ def _version(section: Job | Server) -> str:
         "max_duration": None,
         "idle": None,
         "session": None,
+        "notify": (),
         "parallel": {},
     }
     return _hash(

@@ -69,7 +69,7 @@ def environment_of(
     """Return the variables of every container of a group, kit's own first."""
     set_by_kit = [
         Variable("KIT_JOB", Word(JOB_FILE)),
-        *(() if job.job.session else [Variable("KIT_RENDEZVOUS", rendezvous.endpoint)]),
+        *([Variable("KIT_RENDEZVOUS", rendezvous.endpoint)] if job.meets else []),
         *(hosts_variables(job) if job.job.command else ()),
         Variable("KIT_NPROC", str(len(members[0].gpus)), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),

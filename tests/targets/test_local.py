@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from kit.targets.local.supervise import run_processes
+from tests.receiver import hook
 from tests.sandbox import DEADLINE
 from tests.targets.cluster import Cluster, wait_for
 from trainer.group.messages import Report, encode
@@ -60,15 +61,23 @@ def job_state(cluster: Cluster, job: str) -> str:
     return str(next(entry["state"] for entry in jobs if entry["job"] == job))
 
 
-def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
+def test_a_script_runs_on_every_host_of_the_plan(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.script("hello", HELLO)
-    cluster.kit("render")
-    output = cluster.kit("deploy")
+    job = cluster.folder / "jobs" / "hello.yaml"
+    # The receiver hears of the end after its first answer, an error, while kit ends the job.
+    with hook(500, 200) as found:
+        monkeypatch.setenv("HOOK_URL", found.url)
+        job.write_text(job.read_text() + "notify: [{url: {env: HOOK_URL}}]\n")
+        cluster.kit("render")
+        output = cluster.kit("deploy")
+        wait_for(lambda: not cluster.processes(), "an end of all processes")
+        assert found.kinds == ["completed", "completed"]
     assert "hello: started as 2 hosts, world size 3" in output
     for rank in range(3):
         assert f"| rank {rank} of 3" in output
     assert "hello completed after" in output
-    wait_for(lambda: not cluster.processes(), "an end of all processes")
 
     status = json.loads(cluster.kit("status", "--json"))
     (job,) = status["jobs"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
+from tests.receiver import hook
 from tests.sandbox import DEADLINE
+from tests.trainer.hosts import wait_until, write_programs
 from trainer.launcher.errors import LaunchError
 from trainer.launcher.session.access import quoted, set_variables
 from trainer.launcher.session.deadline import (
@@ -117,6 +121,30 @@ def test_a_session_ends_after_its_time_with_its_programs(tmp_path: Path) -> None
     assert again.returncode == 128 + signal.SIGTERM
     assert found.id != deadline.id
     assert found.until > deadline.until
+
+
+def test_people_are_notified_of_the_end_of_a_session(tmp_path: Path) -> None:
+    container, port = Container(tmp_path, max_duration=1), free_port()
+    with hook() as receiver:
+        wanted = {"job": "anna", "cluster": "lab", "receivers": [{"url": receiver.url}]}
+        wanted["receivers"][0]["on"] = ["ended"]
+        container.env["KIT_RENDEZVOUS"] = f"127.0.0.1:{port}"
+        environ = {**container.env, "KIT_NOTIFY": json.dumps(wanted), "KIT_NNODES": "1:1"}
+        launch = write_programs(tmp_path / "kit")
+        coordinator = subprocess.Popen([sys.executable, str(launch), "coordinator"], env=environ)
+        try:
+            wait_until(lambda: is_open(port), "the coordinator")
+            assert container.run()[0] == 0
+            wait_until(lambda: receiver.kinds == ["ended"], "the notification")
+        finally:
+            coordinator.terminate()
+            coordinator.wait(DEADLINE)
+    assert receiver.posted[0].body["message"].endswith("anna has ended: its time is over")
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:

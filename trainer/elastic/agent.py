@@ -20,13 +20,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoints.layout import newest_step
+from trainer.checkpoints.layout import folder_name, newest_step
+from trainer.checkpoints.listing import newest_manifest
+from trainer.checkpoints.manifest import UnusableError
 from trainer.contract.job import Faults
 from trainer.elastic import pulse
 from trainer.elastic.policy import Policy
 from trainer.elastic.pulse import Patience
 from trainer.elastic.workers import Place, Worker, read_place
-from trainer.group.messages import LOST, Halt, Order, Report, encode
+from trainer.group.messages import LOST, Halt, Order, Report, Result, encode
 from trainer.launcher.errors import LaunchError, guarded
 from trainer.launcher.failures import exception_in, worker_failure
 from trainer.launcher.host_agent import HostAgent, run_host
@@ -55,6 +57,7 @@ class Agent(HostAgent):
         self._checkpoints = Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints")
         self._workers = [Worker(local, folder) for local in range(int(environ["KIT_NPROC"]))]
         self._halt: Halt | None = None
+        self._result: Result | None = None  # At the end.
         self._out: Halt | None = None  # Why this host is left out.
         self._say_idle: float | None = None  # When to say that it is ready and in no group.
         self._finished = 0.0  # The time at which its workers had trained to the end, or halted.
@@ -243,6 +246,9 @@ class Agent(HostAgent):
     def report(self) -> Report:
         """The state of this host."""
         places = [each.place for each in self._workers]
+        done = all(each.done for each in self._workers)
+        if (done or self._halt) and self._result is None:
+            self._result = self._newest_result()
         started = all((each.runs and each.writer) or each.done for each in self._workers)
         return Report(
             agent=self._id,
@@ -264,6 +270,7 @@ class Agent(HostAgent):
             spare=self._spare,
             saved=-1 if any(each.inside for each in self._workers) else self._saved(),
             done=self.is_complete(),
+            result=self._result,
             halt=self._halt,
             out=self._out,
         )
@@ -273,6 +280,13 @@ class Agent(HostAgent):
             return newest_step(self._checkpoints)
         except OSError:  # The workers say so.
             return -1
+
+    def _newest_result(self) -> Result | None:
+        with suppress(OSError, UnusableError):
+            found = newest_manifest(self._checkpoints)
+            name = folder_name(found.step)
+            return Result(name, found.step, found.epoch, found.accuracy, found.loss)
+        return None
 
     # ---- Time
 

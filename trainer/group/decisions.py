@@ -20,7 +20,7 @@ The rules, in this order:
 launcher/rounds.py has the rules of scripts, which differ in 1, 3 and 5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from trainer.group.knowledge import Knowledge, hung, natural, settled
@@ -88,6 +88,27 @@ class Decisions(Knowledge):
         ran, idle = self.spent.ran(), self.spent.idle(self.hosts.values())
         return replace(order, ran=ran, idle=idle) if ran or idle else order
 
+    def report(self, report: Report) -> None:
+        """Take the report of a host."""
+        if report.notice:
+            self.notices.tell(report.notice)
+            return
+        super().report(report)
+        if report.out:
+            self.notices.left_out(report, report.out)
+
+    def lose(self, agent: str, why: str) -> None:
+        """Take note that a host is silent or has closed its connection."""
+        report = self.hosts.get(agent)
+        super().lose(agent, why)
+        if report and not self._may_go(report):
+            self.notices.host_lost(agent, report.host, self._lost[agent], self.group)
+
+    def _may_go(self, report: Report) -> bool:
+        """Whether nobody misses a host: it ends, or has never begun."""
+        ends = report.asks or report.stops or report.done
+        return bool(ends or self.end or report.halt or report.out)
+
     # ---- The end
 
     def _see_end(self) -> None:
@@ -95,9 +116,11 @@ class Decisions(Knowledge):
             if halt := report.halt or self._last_out(report):
                 self.end = Order("end", halt=replace(halt, host=report.host))
                 self.say(f"ends all: {report.host}: {halt.message}")
+                self.notices.failed(report, halt)
             elif report.done:
                 self.end = Order("end")
                 self.say(f"{report.host} has trained to the end")
+                self.notices.completed(report.generation, "the training is complete", report)
             if self.end:
                 self._ended = frozenset(self.hosts)
                 return
@@ -112,9 +135,17 @@ class Decisions(Knowledge):
     def _see_fault(self, group: Group) -> None:
         """End a group that cannot go on, or that has left as it was asked to."""
         if reason := next(self._faults_of(group), ""):
+            self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
         elif any(self._has_left(group, each) for each in self._present()):
             self.over = self.clock()
+
+    def _tell_lost(self, group: Group, may_return: Callable[[str], bool] = lambda _: False) -> None:
+        """Tell the loss of hosts that were lost together with the coordinator before this one."""
+        for each in group.members if self._adopted is not None else ():
+            known = each.agent in self.hosts or each.agent in self._lost
+            if not known and not may_return(each.agent):
+                self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
         """Yield why a group cannot go on."""
@@ -221,6 +252,8 @@ class Decisions(Knowledge):
 
     def _begin(self, chosen: list[Report]) -> None:
         """Begin a group with some hosts, in the order of ranks."""
+        if self.group:
+            self._tell_lost(self.group)
         members = tuple(
             Member(each.agent, each.host, each.store, each.workers, each.port) for each in chosen
         )

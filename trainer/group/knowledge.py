@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from trainer.group.messages import Group, Member, Report, host_of
+from trainer.group.notices import Notices
 from trainer.group.spent import Spent
 
 
@@ -23,6 +24,7 @@ class Knowledge:
     today: Callable[[], float] = lambda: 0.0  # Seconds since 1970.
     chance: Callable[[], int] = lambda: 0  # Any number from 0 on.
     say: Callable[[str], None] = lambda _: None
+    notices: Notices = field(default_factory=Notices)
     hosts: dict[str, Report] = field(default_factory=dict)
     group: Group | None = None  # The present or the last one, even if it is over.
     over: float | None = None  # Time at which the group ended; None while it goes on.
@@ -52,6 +54,7 @@ class Knowledge:
                 self._lost[agent] = f"{report.host} has begun anew"
         if report.agent not in self.hosts and not report.asks:
             self.say(f"{report.host} is here")
+            self.notices.learn(report.told)
         self.hosts[report.agent] = report
         self._lost.pop(report.agent, None)
         if report.starting and self.group and report.agent in self.group.agents:
@@ -61,6 +64,7 @@ class Knowledge:
         if report.ends and not self.ends:
             self.ends = report.ends
             self.say(f"ends all: {report.host} has reached `{report.ends}` of the job")
+            self.notices.ended(report)
 
     def lose(self, agent: str, why: str) -> None:
         """Take note that a host is silent or has closed its connection."""

@@ -51,6 +51,7 @@ class HostAgent(ABC):
         self._order, self._heard = Order(), time.monotonic()
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
+        self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
         self._signal = 0
         self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
         self.limit = ""  # The key of the job by which it ends.
@@ -204,6 +205,7 @@ class HostAgent(ABC):
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
             order, self._heard = decode(Order, line), time.monotonic()
+            self._told, order = order.told, replace(order, told=())
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
@@ -216,8 +218,9 @@ class HostAgent(ABC):
     def _report(self) -> None:
         if self._connection:
             stopped = self._signal > 0 and not self.limit
-            report = self.limits.timed(self.report(), stopped=stopped)
-            self._connection.write(encode(replace(report, ends=self.limit)))
+            state = self.limits.timed(self.report(), stopped=stopped)
+            state = replace(state, ends=self.limit, told=self._told, stops=self._signal > 0)
+            self._connection.write(encode(state))
 
     async def _watch(self) -> None:
         """Repeat the report."""

@@ -99,6 +99,8 @@ class Rounds(Decisions):
     def report(self, report: Report) -> None:
         """Take the report of a host."""
         super().report(report)
+        if report.notice:
+            return
         self._number = max(self._number, report.number)
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
@@ -115,6 +117,9 @@ class Rounds(Decisions):
         super().lose(agent, why)
         self._told.pop(agent, None)
 
+    def _may_go(self, report: Report) -> bool:
+        return report.agent in self._told or super()._may_go(report)
+
     def _for_good(self, host: str) -> Halt | None:
         """The failure after which a host does not begin again."""
         return self.given_up.get(host) or self.given_up.get("")
@@ -128,6 +133,7 @@ class Rounds(Decisions):
             return
         if not any(map(self._may_return, group.agents - self.hosts.keys())):
             self.say(f"{self._name(group)} has ended well")
+            self.notices.completed(group.generation, "the script has ended well", here[0])
             self._told |= dict.fromkeys(self.hosts, Order("end"))
             self.group, self._failure, self._finished = None, None, group.generation
 
@@ -199,6 +205,7 @@ class Rounds(Decisions):
         """End the hosts on which the script has failed; the engine starts them again."""
         ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
         ends |= {each.agent: failure_of(each) for each in failed}
+        self.notices.failed(failed[0], failure_of(failed[0]))
         self._told |= {agent: Order("end", halt=halt) for agent, halt in ends.items()}
         self._failures = []
 
@@ -216,6 +223,10 @@ class Rounds(Decisions):
         first = failure_of(wrong[0])
         halt = replace(first, message=first.message + note, code=MISTAKE)
         self.given_up |= dict.fromkeys([""] if every else names, halt)
+        if every:
+            self.notices.failed(wrong[0], halt)
+        for each in () if every else wrong:
+            self.notices.left_out(each, halt)
         for agent, each in self.hosts.items():
             if known := self._for_good(each.host):
                 self._told[agent] = Order("end", halt=known)

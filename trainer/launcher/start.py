@@ -36,6 +36,7 @@ from trainer.launcher.settings import (
     read_number,
     read_secrets,
 )
+from trainer.launcher.tell import notify
 from trainer.launcher.workspace import enter_workspace
 
 
@@ -94,6 +95,17 @@ def fetch(settings: Settings, job: Job) -> None:
 
 def train() -> int:
     """Check the container, fetch data and code; then hold a session, or become an agent."""
+    try:
+        return check_and_begin()
+    except LaunchError as error:
+        if error.kind != "rendezvous":  # Nobody else knows of it.
+            line = str(error).splitlines()[0]
+            notify(os.environ, "failed", line, error.exit_code or error.code)
+        raise
+
+
+def check_and_begin() -> int:
+    """Check everything, then hold a session or become the agent of this host."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()

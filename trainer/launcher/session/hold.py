@@ -39,6 +39,7 @@ from trainer.launcher.session.use import (
     processor_seconds,
 )
 from trainer.launcher.settings import Interactive, Job, Settings, read_job
+from trainer.launcher.tell import notify
 
 WATCH_EVERY = 5.0
 TELL_EVERY = 60.0
@@ -68,7 +69,7 @@ class Holder:
     """Keeps a session open, and tells how long still."""
 
     def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
-        self._job, self._session = job, session
+        self._job, self._session, self._environ = job, session, environ
         self._home = Path(session.home)
         self._notes = notes_of(self._home)
         self._deadline = begin(self._notes, job.max_duration, time.time())
@@ -122,6 +123,7 @@ class Holder:
             text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
             say(text)
             write_to_terminals(f"kit: {text}")
+            notify(self._environ, "session_ending", text)
 
     def _tell(self, now: float, ends: str) -> None:
         known = (self._deadline.until, self._sight.connected)
@@ -149,6 +151,7 @@ class Holder:
         write_deadline(self._notes, self._deadline._replace(over=True))
         say(f"session {self._job.name} ends: {why}; its home stays")
         write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
+        notify(self._environ, "ended", f"session {self._job.name} has ended: {why}")
         end_programs(self._deadline.id, END_GRACE)
 
 

@@ -40,7 +40,7 @@ def test_a_session_is_one_container_with_a_home(project: Project, engine: str) -
     assert '"max_duration": 28800' in text
     assert KEY in text
     plan = project.kit("plan").out
-    assert "job anna  a session for 8 h 0 min, or until unused for 60 min" in plan
+    assert "job anna  a session for 8 h, or until unused for 60 min" in plan
     assert "home        /root" in plan
 
 

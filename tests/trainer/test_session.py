@@ -126,8 +126,8 @@ def test_a_session_ends_after_its_time_with_its_programs(tmp_path: Path) -> None
 def test_people_are_notified_of_the_end_of_a_session(tmp_path: Path) -> None:
     container, port = Container(tmp_path, max_duration=1), free_port()
     with hook() as receiver:
-        wanted = {"job": "anna", "cluster": "lab", "receivers": [{"url": receiver.url}]}
-        wanted["receivers"][0]["on"] = ["ended"]
+        receivers = [{"url": receiver.url, "on": ["ended"]}]
+        wanted = {"job": "anna", "cluster": "lab", "receivers": receivers}
         container.env["KIT_RENDEZVOUS"] = f"127.0.0.1:{port}"
         environ = {**container.env, "KIT_NOTIFY": json.dumps(wanted), "KIT_NNODES": "1:1"}
         launch = write_programs(tmp_path / "kit")

@@ -20,13 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoints.layout import folder_name, newest_step
-from trainer.checkpoints.listing import newest_manifest
-from trainer.checkpoints.manifest import UnusableError
 from trainer.contract.job import Faults
 from trainer.elastic import pulse
 from trainer.elastic.policy import Policy
 from trainer.elastic.pulse import Patience
+from trainer.elastic.saved import newest_result, saved_step
 from trainer.elastic.workers import Place, Worker, read_place
 from trainer.group.messages import LOST, Halt, Order, Report, Result, encode
 from trainer.launcher.errors import LaunchError, guarded
@@ -248,7 +246,7 @@ class Agent(HostAgent):
         places = [each.place for each in self._workers]
         done = all(each.done for each in self._workers)
         if (done or self._halt) and self._result is None:
-            self._result = self._newest_result()
+            self._result = newest_result(self._checkpoints)
         started = all((each.runs and each.writer) or each.done for each in self._workers)
         return Report(
             agent=self._id,
@@ -268,25 +266,14 @@ class Agent(HostAgent):
             starting=not started and self._out is None,
             leaving=self._signal > 0,
             spare=self._spare,
-            saved=-1 if any(each.inside for each in self._workers) else self._saved(),
+            saved=-1
+            if any(each.inside for each in self._workers)
+            else saved_step(self._checkpoints),
             done=self.is_complete(),
             result=self._result,
             halt=self._halt,
             out=self._out,
         )
-
-    def _saved(self) -> int:
-        try:
-            return newest_step(self._checkpoints)
-        except OSError:  # The workers say so.
-            return -1
-
-    def _newest_result(self) -> Result | None:
-        with suppress(OSError, UnusableError):
-            found = newest_manifest(self._checkpoints)
-            name = folder_name(found.step)
-            return Result(name, found.step, found.epoch, found.accuracy, found.loss)
-        return None
 
     # ---- Time
 

@@ -25,8 +25,8 @@ TRY = 10.0  # Seconds of one try, from the connection to the answer.
 TITLES = {
     "completed": ("has completed", "success"),
     "failed": ("has failed", "failure"),
-    "host_lost": ("has lost a host", "warning"),
     "ended": ("has ended by itself", "warning"),
+    "host_lost": ("has lost a host", "warning"),
     "left_out": ("leaves a host out", "warning"),
     "session_ending": ("ends soon", "warning"),
     "test": ("is tried out", "info"),

@@ -20,7 +20,15 @@ import pytest
 from tests.pages import blocks
 from tests.ports import free_port
 from tests.receiver import Hook, Posted, hook
-from tests.trainer.hosts import DEADLINE, Hosts, Task, hosts, wait_until, write_programs
+from tests.trainer.hosts import (
+    DEADLINE,
+    Hosts,
+    Task,
+    descendants,
+    hosts,
+    wait_until,
+    write_programs,
+)
 from trainer.contract.notify import KINDS, USUAL, shown_url, webhook_fault
 from trainer.group.decisions import Decisions
 from trainer.group.messages import Halt, Notice, Report, Result
@@ -454,6 +462,11 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         rendezvous.end()
         lab.notify = wanted({"url": good.url})
         rendezvous = lab.serve()
+        # The process that sends is killed, as by the kernel.
+        rendezvous.expect("notifies http")
+        for pid in descendants(rendezvous.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        rendezvous.expect("the process that notifies has ended with exit code -9")
         task = lab.host("n1", "1:1")
         lab.up("n1")
         task.process.send_signal(signal.SIGTERM)

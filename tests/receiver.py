@@ -45,8 +45,8 @@ class Hook:
 
 
 @contextmanager
-def hook(*answers: Answer) -> Iterator[Hook]:
-    """Serve a receiver."""
+def hook(*answers: Answer, address: str = "127.0.0.1") -> Iterator[Hook]:
+    """Serve a receiver at an address of this machine."""
     found = Hook(answers or (200,))
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,8 +67,8 @@ def hook(*answers: Answer) -> Iterator[Hook]:
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.url = f"http://127.0.0.1:{server.server_port}"
+    with ThreadingHTTPServer((address, 0), Handler) as server:
+        found.url = f"http://{address}:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:

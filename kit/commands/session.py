@@ -57,7 +57,7 @@ def command() -> None:
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--host", help="Its host.  [default: one with as many free GPUs]")
 @click.option("--hours", type=click.FloatRange(0, 10_000), default=8.0, show_default=True)
-@click.option("--idle", default="1h", show_default=True, help="End it when unused so long; never.")
+@click.option("--idle", help="End it when unused for so long; never.  [default: 1h]")
 @click.option("--image", help="Default: the image that all jobs of the folder have.")
 @click.option(
     "--code",
@@ -81,7 +81,7 @@ def start(
     gpus: int,
     host: str | None,
     hours: float,
-    idle: str,
+    idle: str | None,
     image: str | None,
     code: Path | None,
     setup: tuple[str, ...],
@@ -100,13 +100,13 @@ def start(
         known = [each.name for each in project.inventory.hosts]
         raise InputError(f"{host} is not in the inventory", nearest(host, known))
     chosen = free_hosts(project, session, 1, gpus, host)
-    seconds = round(hours * HOUR)
+    seconds, unused = round(hours * HOUR), _unused(idle, hours)
     content: dict[str, Any] = {
         "image": image or image_of([each for each in project.jobs if each.name != session]),
         "session": {"keys": _keys(keys)},
         "hosts": {"names": list(chosen.names), "gpus_per_host": chosen.gpus_per_host},
         **({"max_duration": f"{seconds}s"} if seconds else {}),
-        **({} if idle == "never" else {"idle": f"{_seconds(idle)}s"}),
+        **({"idle": f"{unused}s"} if unused else {}),
         **({"data": list(data)} if data else {}),
         **({"setup": list(setup)} if setup else {}),
     }
@@ -137,7 +137,12 @@ def _keys(files: Sequence[Path]) -> list[str]:
     return found
 
 
-def _seconds(idle: str) -> int:
+def _unused(idle: str | None, hours: float) -> int:
+    """Return after how many seconds without use a session ends; 0: never."""
+    if idle is None:
+        return HOUR if not hours or hours > 1 else 0
+    if idle == "never":
+        return 0
     try:
         return duration(idle)
     except WrongValueError as error:

@@ -1,7 +1,9 @@
 """A person works in a session on a Swarm and on Compose, by SSH and by a page like JupyterLab's.
 
 Cheaper tests have no container: what is shown here is sshd for one connection over Docker's exec,
-what counts as a connection, the home that outlives containers and power, and the end by time.
+what counts as a connection, the home that outlives containers and power, the end by time of a
+session and of a job, after which no engine starts them again, and the way of a coordinator's
+notifications out of its network, with a key that is an engine's secret.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.lab.operator import Operator, make_operator
-from tests.lab.settings import BASE, IMAGE
+from tests.lab.settings import BASE, IMAGE, STAND_IN
+from tests.receiver import Hook, hook
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
 JOB = f"""\
-image: {BASE}
-command: [main.py]
-hosts: {{names: [n1]}}
+image: {STAND_IN}
+train: {{dataset: digits, model: cnn, epochs: 9999, batch_size: 32, learning_rate: 0.05}}
+environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
+hosts: {{gpus_per_host: 1}}
+max_duration: 8s
 """
 PAGE = """\
 #!/usr/bin/env python3
@@ -44,16 +49,26 @@ http.server.HTTPServer(("127.0.0.1", port), Page).serve_forever()
 DATA = ("cluster: test", f"cluster: test\ndata: {{image: {IMAGE}}}")
 
 
+@pytest.fixture
+def receiver(lab: Lab) -> Iterator[Hook]:
+    """It is no node: on this machine, where the nodes' network ends."""
+    with hook(500, 200, address=f"{lab.settings.network}.1") as made:
+        yield made
+
+
 @pytest.fixture(params=["compose", "swarm"])
 def operator(
-    request: pytest.FixtureRequest, lab: Lab, project: Project, docker: Docker
+    request: pytest.FixtureRequest, lab: Lab, project: Project, docker: Docker, receiver: Hook
 ) -> Iterator[Operator]:
     made = make_operator(lab, project, docker, request.param)
+    made.env["HOOK_KEY"] = "a key of the lab"
     made.env["HOME"] = str(project.folder / "home")
     (project.folder / "home" / ".ssh").mkdir(mode=0o700, parents=True)
     key = project.folder / "home" / ".ssh" / "id_ed25519"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    made.write({"own": JOB}, *([DATA] if request.param == "compose" else []))
+    notify = f"notify: [{{url: '{receiver.url}', key: {{env: HOOK_KEY}}}}]"
+    notified = ("cluster: test", f"cluster: test\n{notify}")
+    made.write({"own": JOB}, notified, *([DATA] if request.param == "compose" else []))
     if request.param == "swarm":
         made.kit("swarm", "up", "--yes")
     try:
@@ -116,7 +131,9 @@ def check_page(operator: Operator) -> None:
     assert page.returncode == 0
 
 
-def test_a_person_works_in_a_session(operator: Operator, lab: Lab, tmp_path: Path) -> None:
+def test_a_person_works_in_a_session(
+    operator: Operator, lab: Lab, receiver: Hook, tmp_path: Path
+) -> None:
     folder, compose = operator.project.folder, operator.engine == "compose"
     (folder / "page").write_text(PAGE)
     line = f"cat > /usr/local/bin/jupyter-lab <<'EOF'\n{PAGE}EOF"
@@ -162,3 +179,15 @@ def test_a_person_works_in_a_session(operator: Operator, lab: Lab, tmp_path: Pat
     assert operator.status("anna")["state"] == "completed"
     operator.kit("session", "stop", "anna")
     assert "there is no session" in listed(operator)
+
+    # A job ends by its time, too: all hosts at one step, with a checkpoint.
+    operator.kit("deploy", "own")
+    wait_for(lambda: operator.status("own")["state"] == "stopped", "the end of the job's time")
+    status = operator.status("own")
+    assert re.search("ended after its max_duration of 8 s, saved at step [0-9]+", str(status))
+    assert {host["exit_status"] for host in status["hosts"]} == {0}
+    # People know of both ends, once, though the receiver's first answer was an error.
+    wait_for(lambda: len({each.body["id"] for each in receiver.posted}) == 2, "two notifications")
+    told = [(each.body["kind"], each.body["job"]) for each in receiver.posted]
+    assert told == [("ended", "anna"), ("ended", "anna"), ("ended", "own")]
+    assert all(each.headers["webhook-signature"].startswith("v1,") for each in receiver.posted)

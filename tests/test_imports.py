@@ -412,7 +412,7 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 300,
-    "contract": 2520,
+    "contract": 2530,
     "data": 1600,
     "datasets": 1990,
     "datasets/sources": 890,

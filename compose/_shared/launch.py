@@ -3260,6 +3260,7 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
+    emit("ended", exit_code=code)
     if code > 128:
         say(f"{ended} on {signal.Signals(code - 128).name}")
         if agent.metrics:

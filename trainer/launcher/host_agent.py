@@ -28,7 +28,7 @@ from trainer.group.messages import (
 )
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.metrics import Metrics, serve_metrics
-from trainer.launcher.output import say
+from trainer.launcher.output import emit, say
 from trainer.launcher.settings import endpoint_text, parse_endpoint
 
 
@@ -196,6 +196,7 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
+    emit("ended", exit_code=code)
     if code > 128:
         say(f"{ended} on {signal.Signals(code - 128).name}")
         if agent.metrics:

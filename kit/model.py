@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
+from kit.retention import KeptLogs
 
 Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the images' names in the user's files."""
@@ -160,8 +161,8 @@ class Monitoring:
 
     `retention` is a time as Prometheus writes it. `host` runs Prometheus and Grafana, the latter
     at `port`; None leaves the choice to kit. `password` is that of Grafana's user admin.
-    `alertmanager` is `host:port`. `logs` is the time in days for which each host keeps what its
-    containers write; None: Docker alone keeps it, until a container is removed.
+    `alertmanager` is `host:port`. `logs` is what each host keeps of the lines of its containers;
+    None: Docker alone keeps them, until a container is removed.
     """
 
     retention: str
@@ -174,7 +175,7 @@ class Monitoring:
     node_exporter: str
     dcgm_exporter: str
     log_collector: str
-    logs: int | None
+    logs: KeptLogs | None
 
     @property
     def images(self) -> tuple[str, ...]:

@@ -132,6 +132,18 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('logs kept for hours', 'network: {speed: 1Gbit}', 'monitoring: {logs: 12h}', [
         "14: monitoring.logs: '12h' is not a number of days; write for example 30d",
     ]),
+    ('logs kept for a number', 'network: {speed: 1Gbit}', 'monitoring: {logs: 30}', [
+        '14: monitoring.logs: is not a number of days; write `logs: 30d`, or `{keep: 30d, size: 10GiB}`',
+    ]),
+    ('logs with wrong bounds', 'network: {speed: 1Gbit}', 'monitoring: {logs: {keep: 3, size: 0, max: 1GiB}}', [
+        '14: monitoring.logs.keep: 3 is not a number of days; write for example 30d',
+        '14: monitoring.logs.size: 0 is too small, because Docker itself keeps 30 MB of each container; write at least 100MiB, for example 10GiB',
+        '14: monitoring.logs.max: is not a key that is known here; use one of keep, size',
+    ]),
+    ('logs with a size alone', 'network: {speed: 1Gbit}', 'monitoring: {logs: {size: 10GB}}', [
+        '14: monitoring.logs.keep: is missing; add for example `keep: 30d`',
+        "14: monitoring.logs.size: '10GB' has the unit GB, which is not exact; write 10GiB",
+    ]),
     ('monitoring on an unknown host', 'network: {speed: 1Gbit}', 'monitoring: {host: pc3}', [
         '14: monitoring.host: pc3 is not in the inventory; did you mean pc2?',
     ]),

@@ -31,7 +31,7 @@ from kit.plan.work import JobPlan, ServerPlan
 from kit.project import load_project, lowered_of
 from kit.render.documents import header, plan_json
 from kit.targets.lowered import Lowered
-from kit.values import count, show_bytes, show_seconds, show_speed
+from kit.values import count, show_bytes, show_seconds, show_size, show_speed
 from kit.workload.types import Workload
 from trainer.contract.described import augmentations, how_it_steps
 
@@ -83,6 +83,9 @@ def show(
         f"{count(total, 'GPU')}, {training:,} for training",
     )
     screen.print(host_rows(plan, every=every))
+    if plan.monitoring and (logs := plan.monitoring.logs):
+        days, most = count(logs.days, "day"), show_size(logs.size)
+        screen.print(f"each host keeps the lines of containers for {days}, at most {most}")
     for job in plan.jobs:
         screen.print(_bold(f"job {job.name}"), f" {work_of(job)}")
         screen.print(placement_rows(job, every=every))

@@ -59,6 +59,8 @@ def _words(event: events.Event) -> Iterator[str]:
         why = f": {event.reason}" if event.reason else ""
         ranks, hosts = count(event.world_size, "rank"), ", ".join(event.hosts)
         yield f"{ranks} on {hosts} go on at step {event.step} after {event.seconds:.1f} s{why}"
+    elif isinstance(event, events.Ended):
+        yield f"the container ends with exit status {event.exit_code}"
     elif isinstance(event, events.Failed):
         yield f"failed: {event.message}"
     elif isinstance(event, limit_events.Limit):

@@ -32,6 +32,8 @@ class Reader:
         """The last failure of a process; "" if a world has formed since, and goes on."""
         self.exit_code: int | None = None
         """The exit status of the process that failed last."""
+        self.ended: dict[str, int] = {}
+        """The exit statuses of hosts' containers that have ended without a failure."""
         self.seen: dict[str, tuple[str, ...]] = {}
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
@@ -120,6 +122,7 @@ class Reader:
 
     def _started(self, event: events.Started, line: LogLine) -> None:
         self.seen[line.host] = event.gpus
+        self.ended.pop(line.host, None)
         self.fetching.pop(line.host, None)
         self.left_out.pop(line.host, None)
         self.hung.pop(line.host, None)
@@ -226,6 +229,9 @@ class Reader:
         self.failure = f"{event.host or line.host}: {event.message}"
         self.exit_code = event.exit_code
 
+    def _ended(self, event: events.Ended, line: LogLine) -> None:
+        self.ended[line.host] = event.exit_code
+
     def _hung(self, event: events.Hung, line: LogLine) -> None:
         self.hung[line.host] = f"local rank {event.local_rank} hangs: see `kit logs`"
 
@@ -306,6 +312,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Kept: Reader._kept,
     events.Stopped: Reader._stopped,
     events.Failed: Reader._failed,
+    events.Ended: Reader._ended,
     events.Hung: Reader._hung,
     events.Alone: Reader._alone,
     events.Grouped: Reader._grouped,

@@ -249,7 +249,7 @@ def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None
     wait_for(lambda: not cluster.processes(), "an end of all processes")
     # There is no record of a script, but its launchers have said what happened.
     shown = cluster.kit("report", "fail")
-    assert "fail: failed; it has no record" in shown
+    assert "fail@1: failed; it has no record" in shown
     assert re.search(r"failed: rank \d failed first on this host", shown)
     assert "its ranks are restarted, 2 restarts so far" in shown
     assert not (cluster.folder / "report.html").exists()

@@ -30,7 +30,7 @@ from trainer.group.messages import (
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.limits import LOOKS, LimitWatch, tell_end
 from trainer.launcher.metrics import Metrics, serve_metrics
-from trainer.launcher.output import say
+from trainer.launcher.output import emit, say
 from trainer.launcher.settings import endpoint_text, parse_endpoint, read_job
 
 
@@ -242,6 +242,7 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
+    emit("ended", exit_code=code)
     limited = bool(agent.limit) and not agent.is_complete()
     if limited:
         tell_end(agent.limit, agent.limits.job)

@@ -3848,6 +3848,7 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
+    emit("ended", exit_code=code)
     limited = bool(agent.limit) and not agent.is_complete()
     if limited:
         tell_end(agent.limit, agent.limits.job)

@@ -57,7 +57,7 @@ def command() -> None:
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--host", help="Its host.  [default: one with as many free GPUs]")
 @click.option("--hours", type=click.FloatRange(0, 10_000), default=8.0, show_default=True)
-@click.option("--idle", help="End it when unused for so long; never.  [default: 1h]")
+@click.option("--idle", default="1h", show_default=True, help="End it when unused so long; never.")
 @click.option("--image", help="Default: the image that all jobs of the folder have.")
 @click.option(
     "--code",
@@ -81,7 +81,7 @@ def start(
     gpus: int,
     host: str | None,
     hours: float,
-    idle: str | None,
+    idle: str,
     image: str | None,
     code: Path | None,
     setup: tuple[str, ...],
@@ -100,7 +100,7 @@ def start(
         known = [each.name for each in project.inventory.hosts]
         raise InputError(f"{host} is not in the inventory", nearest(host, known))
     chosen = free_hosts(project, session, 1, gpus, host)
-    seconds, unused = round(hours * HOUR), _unused(idle, hours)
+    seconds, unused = round(hours * HOUR), _unused(idle)
     content: dict[str, Any] = {
         "image": image or image_of([each for each in project.jobs if each.name != session]),
         "session": {"keys": _keys(keys)},
@@ -137,10 +137,8 @@ def _keys(files: Sequence[Path]) -> list[str]:
     return found
 
 
-def _unused(idle: str | None, hours: float) -> int:
+def _unused(idle: str) -> int:
     """Return after how many seconds without use a session ends; 0: never."""
-    if idle is None:
-        return HOUR if not hours or hours > 1 else 0
     if idle == "never":
         return 0
     try:

@@ -268,6 +268,8 @@ class JobSection(Section):
 
     @model_validator(mode="after")
     def _ends_by_itself(self) -> JobSection:
+        if self.session is not None:  # Its time can be extended.
+            return self
         if self.max_duration and self.idle and self.idle >= self.max_duration:
             what = "is not shorter than `max_duration`, after which the job ends anyway"
             raise wrong(what, "leave it out, or write a shorter time", "idle")

@@ -53,6 +53,7 @@ from trainer.contract.events import (
 )
 from trainer.contract.limit_events import Limit
 from trainer.contract.mark import MARK, VERSION
+from trainer.contract.session_events import Session
 from trainer.core.announce import event_seconds
 from trainer.launcher.output import event
 from trainer.launcher.worker import Prefix
@@ -86,6 +87,7 @@ SAMPLE: dict[str, Any] = {
     "class_samples": {"cat": 12},
 }
 OWN: dict[type[Event], dict[str, Any]] = {
+    Session: {"ssh": "", "jupyter": "", "ended": "its time is over"},
     Kept: {"version": "2.20", "files": ("snapshot.pt",)},
     Member: {"failure": "n1: ValueError: no memory"},
     Regrouped: {"hosts": ("n1", "n2")},

@@ -39,7 +39,6 @@ COMMANDS = {
     "status": "status:command",
     "logs": "logs:command",
     "shell": "shell:command",
-    "session": "session:command",
     "forward": "forward:command",
     "stop": "stop:command",
     "resume": "deploy:resume",
@@ -47,7 +46,6 @@ COMMANDS = {
     "top": "top:command",
     "report": "report:command",
     "history": "history:command",
-    "notify": "notify:command",
     "schema": "schema:command",
 }
 """The module of each command below kit.commands, and its name there."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kit.jobs import CodeFile
-from kit.model import JobHosts, Mount, Secret
+from kit.model import CodeFile, JobHosts, Mount, Secret
 
 
 @dataclass(frozen=True, slots=True)

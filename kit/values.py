@@ -251,14 +251,11 @@ def count(number: int, noun: str) -> str:
 
 
 def show_age(seconds: float) -> str:
-    """Format a time for people: `48 s`, `12 min`, `7 h 20 min`, `12 h`."""
+    """Format a time for people: `48 s`, `12 min`, `7 h 20 min`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if rest else f"{hours} h"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, tuple[ValueT, ...]]:

@@ -12,7 +12,7 @@ from kit.code.folder import list_code
 from kit.code.pack import digest
 from kit.config.fields import Section, tagged, wrong
 from kit.errors import Fault, FaultsError, InputError
-from kit.jobs import Package
+from kit.model import Package
 
 
 def _inside(name: str) -> str:

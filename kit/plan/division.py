@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from kit.jobs import Job
-from kit.model import Gpu
+from kit.model import Gpu, Job
 from kit.plan.gpus import BF16, capability
 from kit.plan.traffic import GRADIENT_BYTES, parameters
 from kit.plan.types import Division, Memory, Placement

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from kit.jobs import Job
-from kit.model import Gpu
+from kit.model import Gpu, Job
 from kit.plan.types import Placement, Precision
 
 CAPABILITIES = (

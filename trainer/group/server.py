@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 from trainer.group.decisions import Decisions
 from trainer.group.messages import (
@@ -27,16 +26,13 @@ from trainer.group.messages import (
 
 TICK = 0.1
 """Seconds between two looks at the clock."""
-HELD = 660.0
-"""Seconds for which the coordinator of a run that is over stays while notices are being sent."""
 
 
 class Server:
     """Serves the hosts of a job."""
 
-    def __init__(self, decisions: Decisions, busy: Callable[[], bool] = lambda: False) -> None:
-        """`busy`: whether notices are being sent."""
-        self._decisions, self._busy = decisions, busy
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
         self._seen: dict[str, float] = {}  # Time of each host's last report.
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._sent: dict[str, Order] = {}
@@ -78,8 +74,7 @@ class Server:
             self._came |= bool(self._seen)
             if self._seen or not self._came:
                 self._used = self._ticked
-            alone = self._ticked - self._used
-            if alone > self._decisions.patience and (alone > HELD or not self._busy()):
+            if self._ticked - self._used > self._decisions.patience:
                 stop(0)
 
     def _notice_time(self) -> None:
@@ -111,13 +106,11 @@ class Server:
 
     def _tell(self, answer: str = "") -> None:
         """Send new orders, and the present one to the host that has just reported."""
-        told = self._decisions.notices.told
-        for agent, present in self._decisions.orders().items():
-            order = replace(present, told=told) if told else present
+        for agent, order in self._decisions.orders().items():
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):
-                    writer.write(encode(self._decisions.timed(order)))
+                    writer.write(encode(order))
 
     def _lose(self, agent: str, why: str) -> None:
         self._forget(agent)

@@ -1,1 +1,0 @@
-"""Sessions: containers in which people work, until their time is over or nobody uses them."""

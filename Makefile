@@ -17,7 +17,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -
 KIT := $(BIN)/kit
 # Where PyTorch's own index is within reach, its CPU build suffices without a GPU: a tenth of the size.
 TORCH_CPU := https://download.pytorch.org/whl/cpu
-TRAINER := '.[data,digits,folder,serve,text]'
+TRAINER := '.[data,digits,folder,notify,serve,text]'
 # Followed by the number of test processes. Those of the lab mostly wait, so that there are more of them than cores.
 PYTEST = $(BIN)/pytest --dist loadscope --no-loadscope-reorder --numprocesses
 # Prints the processor time of all that a command starts, beside its budget in minutes.

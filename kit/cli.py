@@ -39,6 +39,7 @@ COMMANDS = {
     "status": "status:command",
     "logs": "logs:command",
     "shell": "shell:command",
+    "session": "session:command",
     "forward": "forward:command",
     "stop": "stop:command",
     "resume": "deploy:resume",
@@ -46,6 +47,7 @@ COMMANDS = {
     "top": "top:command",
     "report": "report:command",
     "history": "history:command",
+    "notify": "notify:command",
     "schema": "schema:command",
 }
 """The module of each command below kit.commands, and its name there."""

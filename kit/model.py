@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
-from trainer.contract.code import DIGITS, code_name
-from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
+from kit.retention import KeptLogs
 
 Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the images' names in the user's files."""
@@ -25,13 +24,6 @@ class EngineName(StrEnum):
     LOCAL = "local"
     COMPOSE = "compose"
     SWARM = "swarm"
-
-
-class Framework(StrEnum):
-    """What starts the processes of a script."""
-
-    PYTORCH = "pytorch"
-    TENSORFLOW = "tensorflow"
 
 
 class Use(StrEnum):
@@ -169,8 +161,8 @@ class Monitoring:
 
     `retention` is a time as Prometheus writes it. `host` runs Prometheus and Grafana, the latter
     at `port`; None leaves the choice to kit. `password` is that of Grafana's user admin.
-    `alertmanager` is `host:port`. `logs` is the time in days for which each host keeps what its
-    containers write; None: Docker alone keeps it, until a container is removed.
+    `alertmanager` is `host:port`. `logs` is what each host keeps of the lines of its containers;
+    None: Docker alone keeps them, until a container is removed.
     """
 
     retention: str
@@ -183,7 +175,7 @@ class Monitoring:
     node_exporter: str
     dcgm_exporter: str
     log_collector: str
-    logs: int | None
+    logs: KeptLogs | None
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -194,11 +186,36 @@ class Monitoring:
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret variable. Its value comes from `file`, or from the environment of `kit deploy`."""
+
+    name: str
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A receiver of notifications of some kinds, by its URL or a secret that holds the URL.
+
+    `key` signs what a webhook sends.
+    """
+
+    url: str | Secret
+    on: tuple[str, ...]
+    key: Secret | None
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The secrets that the sender reads."""
+        return tuple(each for each in (self.url, self.key) if isinstance(each, Secret))
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """The hosts of a cluster. `file` is the name in the headers of rendered files.
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `data` is None if the file has no
-    such section: the data services then run only if a job needs them.
+    such section: the data services then run only if a job needs them. `notify` is for all jobs.
     """
 
     file: str
@@ -210,6 +227,7 @@ class Inventory:
     registry: Registry | None
     data: DataService | None
     monitoring: Monitoring | None
+    notify: tuple[Receiver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,14 +250,6 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
-    """A secret variable. Its value comes from `file`, or from the environment of `kit deploy`."""
-
-    name: str
-    file: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """Resources of one container, sizes in bytes; -1 is unlimited, None is Docker's default."""
 
@@ -248,101 +258,3 @@ class Limits:
     cpus: float | None
     memlock: int | None
     stack: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class CodeFile:
-    """A Python file of the user's own that comes with a job; `name` is without its folder."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """The code that travels with a job: an archive of a folder, relative to the inventory's.
-
-    `exclude` and `include` chose its `files`, of `bytes` in all, and `sha256` is the archive's.
-    `secrets` are names of files that may hold secrets, `left_out` other files that cannot travel.
-    `source` is the folder's commit in a deploy. Unless it is `here`, only the version is known.
-    """
-
-    folder: str
-    exclude: tuple[str, ...]
-    include: tuple[str, ...]
-    sha256: str
-    files: int
-    bytes: int
-    secrets: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    source: str = ""
-    here: bool = True
-
-    @property
-    def version(self) -> str:
-        """The version as people read it."""
-        return self.sha256[:DIGITS]
-
-    @property
-    def described(self) -> str:
-        """The folder and its commit, for people."""
-        return f"{self.folder}, {self.source}" if self.source else self.folder
-
-    @property
-    def data_set(self) -> DataSet:
-        """The data set that brings it to the hosts; its name is that of the content."""
-        return DataSet(code_name(self.sha256), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
-
-    `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
-    `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
-    image's). `data` are its data sets. `framework` is that of `command`,
-    `setup` are lines for sh that run before it. `quiet` is the time in seconds after which its
-    ranks are called silent (None: the launcher's default; 0: never). `code` are the files with
-    functions of the user's own that `train` names. `package` is the folder with its code.
-    """
-
-    name: str
-    file: str
-    image: str
-    train: Train | None
-    command: tuple[str, ...]
-    working_dir: str | None
-    reference_batch: int | None
-    batch_size: int | None
-    parameters: int | None
-    step_seconds: float | None
-    exchange: Exchange | None
-    checkpoint: Checkpoint
-    faults: Faults
-    parallel: Parallel
-    hosts: JobHosts
-    mounts: tuple[Mount, ...]
-    environment: tuple[tuple[str, str], ...]
-    secrets: tuple[Secret, ...]
-    nccl: tuple[tuple[str, str], ...]
-    limits: Limits
-    port: int | None
-    metrics_port: int | None
-    stop_grace: int
-    user: str | None
-    data: tuple[DataSet, ...]
-    framework: Framework = Framework.PYTORCH
-    setup: tuple[str, ...] = ()
-    quiet: int | None = None
-    code: tuple[CodeFile, ...] = ()
-    package: Package | None = None
-
-    @property
-    def fetched(self) -> tuple[DataSet, ...]:
-        """The data sets that each host fetches before the job starts."""
-        return tuple(each for each in self.data if not each.stream)
-
-    @property
-    def streamed(self) -> tuple[DataSet, ...]:
-        """The data sets that the hosts read from the data server while they train."""
-        return tuple(each for each in self.data if each.stream)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kit.model import CodeFile, JobHosts, Mount, Secret
+from kit.jobs import CodeFile
+from kit.model import JobHosts, Mount, Secret
 
 
 @dataclass(frozen=True, slots=True)

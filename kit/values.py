@@ -251,11 +251,14 @@ def count(number: int, noun: str) -> str:
 
 
 def show_age(seconds: float) -> str:
-    """Format a time for people: `48 s`, `12 min`, `7 h 20 min`."""
+    """Format a time for people: `48 s`, `12 min`, `7 h 20 min`, `12 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
 def grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, tuple[ValueT, ...]]:

@@ -26,7 +26,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from kit.model import Job
+from kit.jobs import Job
 from kit.plan.division import memory
 from tests.ports import free_port
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Parallel, Train, TrainJob

@@ -132,6 +132,18 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('logs kept for hours', 'network: {speed: 1Gbit}', 'monitoring: {logs: 12h}', [
         "14: monitoring.logs: '12h' is not a number of days; write for example 30d",
     ]),
+    ('logs kept for a number', 'network: {speed: 1Gbit}', 'monitoring: {logs: 30}', [
+        '14: monitoring.logs: is not a number of days; write `logs: 30d`, or `{keep: 30d, size: 10GiB}`',
+    ]),
+    ('logs with wrong bounds', 'network: {speed: 1Gbit}', 'monitoring: {logs: {keep: 3, size: 0, max: 1GiB}}', [
+        '14: monitoring.logs.keep: 3 is not a number of days; write for example 30d',
+        '14: monitoring.logs.size: 0 is too small, because Docker itself keeps 30 MB of each container; write at least 100MiB, for example 10GiB',
+        '14: monitoring.logs.max: is not a key that is known here; use one of keep, size',
+    ]),
+    ('logs with a size alone', 'network: {speed: 1Gbit}', 'monitoring: {logs: {size: 10GB}}', [
+        '14: monitoring.logs.keep: is missing; add for example `keep: 30d`',
+        "14: monitoring.logs.size: '10GB' has the unit GB, which is not exact; write 10GiB",
+    ]),
     ('monitoring on an unknown host', 'network: {speed: 1Gbit}', 'monitoring: {host: pc3}', [
         '14: monitoring.host: pc3 is not in the inventory; did you mean pc2?',
     ]),
@@ -503,7 +515,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring, notify',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -746,13 +758,13 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
         '3: chekpoint: is not a key that is known here; did you mean checkpoint?',
     ]),
     ('nothing to run', 'train:\n  dataset: digits\n  model: cnn\n  epochs: 10\n  batch_size: 64\n', '', [
-        '1: there is nothing to run; write exactly one of `train:` and `command:`',
+        '1: there is nothing to run; write exactly one of `train:`, `command:` and `session:`',
     ]),
 ]
 # What the job has besides.
 ADDED: list[tuple[str, list[str]]] = [
     ('command: [ddp.py]', [
-        '1: train and command are both given; write exactly one of `train:` and `command:`',
+        '1: train and command are both given; write exactly one of `train:`, `command:` and `session:`',
     ]),
     ('data: [cifar10@2]', [
         "7: data[0]: 'cifar10@2' is not the name of a data set; write `{name: cifar10, version: 2}`",
@@ -1008,6 +1020,35 @@ ADDED: list[tuple[str, list[str]]] = [
     ('exchange: diloco', [
         '7: exchange: \'diloco\' is not a mapping; write for example `exchange: {"mode": "diloco", "every_steps": 128, "compression": "fp16"}`',
     ]),
+    ('notify: https://hooks.lab/kit', [
+        '7: notify: is no list of receivers; write for example `notify: [{url: https://hooks.example.com/kit}]`',
+    ]),
+    ('notify: [tgram://token/chat]', [
+        '7: notify[0]: is no receiver; write for example `notify: [{url: https://hooks.example.com/kit}]`',
+    ]),
+    ('notify: [{url: hooks.lab/kit}]', [
+        '7: notify[0].url: is no http:// or https:// URL; write for example https://hooks.example.com/kit',
+    ]),
+    ('notify: [{url: "https://me:word@hooks.lab/kit"}]', [
+        '7: notify[0].url: has a user or a password; write `{env: NAME}` (a variable where kit runs) or `{file: ~/url}`',
+    ]),
+    ('notify: [{url: "tgram://token/chat"}]', [
+        '7: notify[0].url: a URL of Apprise holds passwords or tokens; write `{env: NAME}` (a variable where kit runs) or `{file: ~/url}`',
+    ]),
+    ('notify: [{url: {secret: hush}}]', [
+        '7: notify[0].url: is no URL; write `{env: NAME}` (a variable where kit runs) or `{file: ~/url}`',
+    ]),
+    ('notify: [{url: {env: HOOK}, key: hush, on: [complete]}]', [
+        '7: notify[0].on[0]: \'complete\' is not known; did you mean completed?',
+        '7: notify[0].key: names the source of the key, not the key itself; write `{env: NAME}` (a variable where kit runs) or `{file: ~/key}`',
+    ]),
+    ('notify: [{url: {env: HOOK}, on: [failed, failed]}]', [
+        '7: notify[0].on[1]: failed is named twice; keep one of the two',
+    ]),
+    ('notify: [{on: []}]', [
+        '7: notify[0].url: is missing; add for example `url: https://hooks.example.com/kit`',
+        '7: notify[0].on: is empty; write for example `on: ["completed", "failed"]`',
+    ]),
     ('step_seconds: 0', [
         '7: step_seconds: 0 is out of range; write a number of more than 0',
     ]),
@@ -1043,6 +1084,33 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ]),
     ('quiet: 10m\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
         '2: quiet: is for `command`; leave it out: `train` notices a worker that hangs after 10 s',
+    ]),
+    ('session: {}\ncommand: [train.py]', [
+        '1: command and session are both given; write exactly one of `train:`, `command:` and `session:`',
+    ]),
+    ('session: {}\nquiet: 10m', [
+        '3: quiet: is not for a session; leave it out',
+    ]),
+    ('session: {}', [
+        '1: hosts: a session is on one host, this one on 2; write `hosts: {names: [pc1]}`',
+    ]),
+    ('session: {keys: [ssh-ed25519]}', [
+        '2: session.keys[0]: is not one public SSH key; write a line as in ~/.ssh/id_ed25519.pub: ssh-ed25519 AAAA… anna@laptop',
+    ]),
+    ('session: {keys: [ssh-ed25519 AAAAC3NzaC1yc2E]}', [
+        '2: session.keys[0]: is cut short, or no ssh-ed25519; write a line as in ~/.ssh/id_ed25519.pub: ssh-ed25519 AAAA… anna@laptop',
+    ]),
+    ('session: {home: /workspace}', [
+        "2: session.home: /workspace is a folder of the container; write the home of the image's user",
+    ]),
+    ('max_duration: 12\ncommand: [train.py]', [
+        "2: max_duration: 12 has no unit; use s, m or h, for example 12s",
+    ]),
+    ('max_duration: 1h\nidle: 60m\ncommand: [train.py]', [
+        "3: idle: is not shorter than `max_duration`, after which the job ends anyway; leave it out, or write a shorter time",
+    ]),
+    ('walltime: 12h\ncommand: [train.py]', [
+        "2: walltime: is not a key that is known here; write `max_duration: 12h`",
     ]),
     ('framework: jax\ncommand: [train.py]', [
         "2: framework: 'jax' is not known; use one of pytorch, tensorflow",

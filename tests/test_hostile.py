@@ -66,6 +66,7 @@ JOB: dict[str, Any] = {
     "environment": {"MESSAGE": "hello"},
     "nccl": {"NCCL_ALGO": "Ring"},
     "secrets": {"WANDB_API_KEY": {"file": "~/key"}},
+    "notify": [{"url": "https://hooks.lab/kit", "key": {"file": "~/hook-key"}}],
     "mounts": [
         {"bind": "/srv/pictures", "to": "/data"},
         {"volume": "weights", "to": "/weights"},

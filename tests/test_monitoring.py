@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +25,9 @@ import yaml
 from grafana_foundation_sdk.models import units
 
 from docs.generate import dashboards
+from kit.runtime.kept import SCRIPT, Span, parsed
 from tests.conftest import Docker
+from tests.disks import into_mounts, on_small_disk
 from tests.pages import anchors
 from tests.ports import free_port
 from tests.sandbox import INVENTORY, JOB, ROOT, SERVER, Project
@@ -121,11 +125,78 @@ def test_lines_are_kept_where_the_inventory_says_for_how_long(
     project: Project, engine: str
 ) -> None:
     text = MONITORED.replace("engine: swarm", f"engine: {engine}")
-    file = "monitoring/syslog-ng.conf"
-    assert "-mmin +43200 " in (project.write(text).rendered() / file).read_text()
+    file = "monitoring/keep-logs.sh"
+    shown = project.write(text).kit("plan").out
+    assert "each host keeps the lines of containers for 30 days, at most 10GiB" in shown
+    assert "-mmin +43200 " in (project.rendered() / file).read_text()
     tree = project.write(text.replace(", logs: 30d", "")).rendered()
     assert not (tree / file).exists()
     assert "syslog" not in "".join(each.read_text() for each in tree.rglob("*.yaml"))
+
+
+@pytest.fixture
+def keeper(project: Project) -> list[str]:
+    """The program that deletes old lines, with room for 100 MiB."""
+    text = MONITORED.replace("logs: 30d", "logs: {keep: 2d, size: 100MiB}")
+    return ["sh", str(project.write(text).rendered() / "monitoring/keep-logs.sh")]
+
+
+def missing_of(folder: Path, *prefix: str) -> list[str]:
+    """What kit says of missing lines."""
+    words = [*prefix, "sh", "-c", SCRIPT.replace("cd /logs", f"cd {folder}"), "sh", "", "*", ""]
+    told = subprocess.run(words, capture_output=True, text=True, check=True)
+    return list(parsed(told.stdout, "lab", ["own"], "pc1").missing(Span(0, math.inf)))
+
+
+def test_the_oldest_days_are_deleted_first(keeper: list[str], tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    now = datetime.now(UTC)
+    days = [f"{now - timedelta(days=ago):%Y-%m-%d}" for ago in (4, 1, 0)]
+    for container, megabytes in {"a": (1, 60, 10), "b": (0, 0, 60)}.items():
+        (logs / container).mkdir(parents=True)
+        for day, size in zip(days, megabytes, strict=True):
+            if size:
+                with (logs / container / f"{day}.log").open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, size << 20)
+    old, yesterday, today = (logs / "a" / f"{day}.log" for day in days)
+    os.utime(old, (0, 0))
+    asked, program = tmp_path / "asked", tmp_path / "bin" / "syslog-ng-ctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >>{asked}\n')
+    program.chmod(0o755)
+    env = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    subprocess.run([*keeper, logs, "0"], check=True, env=env)
+    assert (old.exists(), yesterday.exists(), today.stat().st_size) == (False, False, 10 << 20)
+    [said] = missing_of(logs)
+    assert re.fullmatch(r"pc1: lines from .+ are missing: there were more than .+ allows", said)
+
+    # Large files of today are closed, and deleted before those of other containers.
+    with (logs / "b" / today.name).open("wb") as collector:
+        os.posix_fallocate(collector.fileno(), 0, 120 << 20)
+    subprocess.run([*keeper, logs, "0"], check=True, env=env)
+    assert set(asked.read_text().splitlines()) == {"reopen --control=/tmp/syslog-ng.ctl"}
+    assert [each.relative_to(logs) for each in logs.rglob("*.log")] == [Path("a", today.name)]
+    reasons = [line.split()[2] for line in (logs / ".gaps").read_text().splitlines()]
+    assert reasons == ["size"] * 3
+
+
+def test_a_full_disk_is_told(keeper: list[str], tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    prefix = on_small_disk(disk, "4m", "head -c 3800k /dev/zero >junk")
+    command = [*prefix, *keeper, str(disk), "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout is not None
+            assert "the disk is full" in started.stdout.readline()
+            inside = into_mounts(started.pid)
+            assert missing_of(disk, *inside) == ["pc1: its disk is full: newer lines are missing"]
+            Path(f"/proc/{started.pid}/root{disk}/junk").unlink()
+            assert "has room again" in started.stdout.readline()
+            [said] = missing_of(disk, *inside)
+        finally:
+            started.kill()
+    assert said.endswith(" may be missing: its disk was full")
 
 
 # -------- Rules

@@ -32,6 +32,7 @@ EXCEPTIONS = {
     ("serve with secrets", "read_only"): COPIED,
     ("checkpoints with secrets", "read_only"): COPIED,
     ("grafana with secrets", "read_only"): COPIED,
+    ("rendezvous with secrets", "read_only"): COPIED,
     ("registry", "user"): OF_ROOT,
     ("data-agent", "user"): OF_ROOT,
     ("data-storage", "user"): OF_ROOT,
@@ -49,6 +50,7 @@ FILES = sorted(
 )
 BIND = "mounts: [{bind: /srv/data, to: /data}]\n"
 SECRET = "secrets: {WANDB_API_KEY: env}\n"
+NOTIFY = "notify: [{url: {env: HOOK_URL}}]\n"
 STREAM = "data: [{name: colours, stream: true}]\n"
 EVERYTHING = """\
 registry: {address: "registry.lab:5000", host: pc1}
@@ -147,7 +149,7 @@ def rendered(project: Project, engine: str, driver: str) -> list[Path]:
     """The files of a cluster with every service."""
     text = INVENTORY.replace("engine: swarm", f"engine: {engine}") + EVERYTHING
     jobs = {
-        "digits": JOB + SECRET + "hosts: {names: [pc1]}\n",
+        "digits": JOB + SECRET + NOTIFY + "hosts: {names: [pc1]}\n",
         "own": COMMAND + "hosts: {names: [pc2]}\n",
         "folders": JOB + BIND + "hosts: {names: [pc3]}\n",
         "streams": JOB.replace("digits", "shards") + STREAM + "hosts: {names: [pc4]}\n",

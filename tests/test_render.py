@@ -454,6 +454,17 @@ def test_the_patience_with_a_script_is_in_its_file(
     assert json.loads((tree / "jobs" / "a.json").read_text()).get("quiet") == seconds
 
 
+def test_when_a_job_ends_by_itself_is_in_its_file(project: Project) -> None:
+    def written(lines: str) -> dict[str, int]:
+        tree = project.write(INVENTORY, {"a": f"{COMMAND}{lines}"}).rendered()
+        found: dict[str, int] = json.loads((tree / "jobs" / "a.json").read_text())
+        return found
+
+    plain = written("stop_grace_period: 90s\n")
+    found = written("stop_grace_period: 90s\nmax_duration: 12h\nidle: 30m\n")
+    assert found == plain | {"max_duration": 43200, "idle": 1800, "stop_grace_period": 90}
+
+
 @pytest.mark.parametrize("engine", ["swarm", "compose"])
 def test_the_keeper_of_a_scripts_files_is_beside_the_launcher(
     project: Project, engine: str

@@ -228,7 +228,7 @@ FILES: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
 LEFT = "leave it out: "
 DECIDED = """
 ipc runtime privileged network_mode hostname master_addr world_size node_rank backend num_workers depends_on
-container_name services logging time_limit imagePullPolicy cap_add
+container_name services logging imagePullPolicy cap_add
 """
 
 # The file, the section in it, the key as people write it, and what the hint has.
@@ -288,6 +288,9 @@ KEYS: list[tuple[str, str, str, str]] = [
     ),
     ("job", "", "restart: unless-stopped", "faults: {max_restarts: 3}"),
     ("script", "", "restartPolicy: Never", LEFT),
+    ("job", "", "time_limit: 12h", "max_duration: 12h"),
+    ("script", "", "activeDeadlineSeconds: 3600", "max_duration: 12h"),
+    ("own", "", "time_limit: 12h", LEFT),
     ("own", "", "healthcheck: {test: [x]}", "health: /health"),
     ("script", "", "master_port: 29500", "rendezvous: {port: 29500}"),
     ("job", "", "lr: 0.01", "train: {learning_rate: 0.01}"),

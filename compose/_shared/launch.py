@@ -8,6 +8,9 @@ of the built-in training is elastic/agent.py.
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
     python3 launch.py health        the container's health check: are the GPUs still there?
+    python3 launch.py session …     in the container of a session: connect, jupyter, extend, renew
+    python3 launch.py notify KIND MESSAGE
+                                    let the coordinator notify people
 
 kit joins the modules of this program to one file (trainer/contract/programs.py), and mounts it into
 any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. So they use
@@ -30,6 +33,7 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_WORKSPACE            folder of the job's code; default: /workspace
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
+    KIT_NOTIFY               for the coordinator: whom it notifies of what (JSON)
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
                              each other are told; default: 60
@@ -41,29 +45,41 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 """
 
 # Joined by kit from modules of the trainer: launcher/__init__.py, contract/mark.py,
-# contract/script.py, contract/code.py, launcher/output.py, launcher/errors.py, launcher/program.py,
-# launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
-# launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py,
-# launcher/network.py, launcher/checks.py, launcher/failures.py, group/messages.py,
-# group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
-# launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/connections.py,
-# launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
-# launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/start.py,
-# launcher/coordinator.py, launcher/main.py.
+# contract/script.py, contract/code.py, contract/notify.py, launcher/output.py, launcher/errors.py,
+# launcher/program.py, launcher/settings.py, launcher/process.py, launcher/waiting.py,
+# launcher/container.py, launcher/disk.py, launcher/data_sets.py, launcher/workspace.py,
+# launcher/interfaces.py, launcher/network.py, launcher/checks.py, launcher/failures.py,
+# group/messages.py, group/spent.py, group/notices.py, group/knowledge.py, group/decisions.py,
+# group/server.py, launcher/rounds.py, launcher/script_files.py, launcher/metrics.py,
+# launcher/worker.py, launcher/connections.py, launcher/silence.py, launcher/torchrun.py,
+# launcher/tensorflow.py, launcher/last_failure.py, launcher/limits.py, launcher/host_agent.py,
+# launcher/agent.py, launcher/run.py, launcher/tell.py, launcher/session/__init__.py,
+# launcher/session/deadline.py, launcher/session/use.py, launcher/session/access.py,
+# launcher/session/hold.py, launcher/start.py, launcher/receivers.py, launcher/webhook.py,
+# launcher/sender.py, launcher/courier.py, launcher/coordinator.py, launcher/main.py.
 
 import asyncio
+import base64
+import binascii
 import ctypes
+import email.utils
 import fcntl
 import hashlib
+import hmac
+import importlib
 import json
+import logging
 import os
+import pwd
 import random
 import re
 import resource
+import secrets
 import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tarfile
@@ -72,15 +88,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from asyncio.subprocess import Process
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property, partial
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
 
 if sys.version_info < (3, 10):  # noqa: UP036 - What follows would end with a traceback.
     OLD = f"this image has Python {sys.version_info[0]}.{sys.version_info[1]}, "
@@ -156,6 +174,49 @@ UNPACKED = ".kit-code"
 def code_name(sha256: str) -> str:
     """Return the name of the data set with an archive, which is that of its content."""
     return f"{PREFIX}{sha256[:DIGITS]}"
+
+
+# -------- contract/notify.py
+# Notifications: their kinds, and the URLs that receive them, for kit and the launcher.
+
+Kind = Literal["completed", "failed", "ended", "host_lost", "left_out", "session_ending"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+USUAL = KINDS[:5]
+"""The kinds that are sent without `on`."""
+WEB = ("http", "https")
+"""The schemes of webhooks; the others are Apprise's."""
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL, or "" if it is none."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://[^\s/]", url)
+    return found[1].lower() if found and not re.search(r"[\s\x00-\x1f]", url) else ""
+
+
+def shown_url(url: str) -> str:
+    """A URL for people, without what may be secret in it."""
+    scheme = scheme_of(url)
+    if scheme not in WEB:  # Apprise has tokens in the place of the host, too.
+        return f"{scheme}://…" if scheme else "…"
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return f"{scheme}://…"
+    host = parts.hostname or ""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}{port}/…"
+
+
+def webhook_fault(url: str) -> str:
+    """What is wrong with the URL of a webhook, or ""."""
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0 and url.isascii()
+    except ValueError:
+        usable = False
+    if scheme_of(url) not in WEB or not usable:
+        return "is no http:// or https:// URL"
+    return "has a user or a password" if parts.username is not None else ""
 
 
 # -------- launcher/output.py
@@ -245,7 +306,7 @@ class Settings:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.host = read_variable(environ, "KIT_HOST", socket.gethostname())
         self.job = Path(read_variable(environ, "KIT_JOB"))
-        self.rendezvous = parse_endpoint(read_variable(environ, "KIT_RENDEZVOUS"))
+        self._rendezvous = environ.get("KIT_RENDEZVOUS", "")
         self.nproc = read_number(environ, "KIT_NPROC")
         self.checkpoints = Path(read_variable(environ, "KIT_CHECKPOINTS", "/checkpoints"))
         self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
@@ -255,8 +316,20 @@ class Settings:
         self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
 
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """Where hosts meet, which a session lacks; raises LaunchError."""
+        return parse_endpoint(read_variable({"KIT_RENDEZVOUS": self._rendezvous}, "KIT_RENDEZVOUS"))
+
 
 QUIET = 600  # Seconds, unless the job has `quiet`.
+
+
+class Interactive(NamedTuple):
+    """A session: the home that stays, and the public keys of those who may come in."""
+
+    home: str
+    keys: tuple[str, ...] = ()
 
 
 class Job(NamedTuple):
@@ -272,6 +345,10 @@ class Job(NamedTuple):
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
     quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
+    max_duration: int | None = None  # Seconds after which the job ends.
+    idle: int | None = None  # Seconds without work after which it ends.
+    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
+    session: Interactive | None = None  # In place of a command.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -330,8 +407,8 @@ def read_job(path: Path) -> Job:
     name, command = content.get("name"), content.get("command", [])
     if not isinstance(name, str) or not name:
         raise LaunchError(f"{path}: name: must be the name of the job")
-    if ("train" in content) == ("command" in content):
-        raise LaunchError(f"{path}: must have exactly one of train and command")
+    if sum(key in content for key in ("train", "command", "session")) != 1:
+        raise LaunchError(f"{path}: must have exactly one of train, command and session")
     words = isinstance(command, list) and all(isinstance(word, str) for word in command)
     if not words or ("command" in content and not command):
         raise LaunchError(f'{path}: command: must be a list of words such as ["ddp.py", "50"]')
@@ -347,7 +424,23 @@ def read_job(path: Path) -> Job:
         raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
     files, quiet = read_files(path, content), read_quiet(path, content)
     code = read_code(path, content)
-    return Job(name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    limits = read_seconds(path, content, "max_duration"), read_seconds(path, content, "idle")
+    grace = read_seconds(path, content, "stop_grace_period") or 60
+    work = (name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    return Job(*work, *limits, grace, read_session(path, content))
+
+
+def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
+    """Read a session; None if the job is none."""
+    section = content.get("session")
+    if section is None:
+        return None
+    home, keys = section.get("home"), section.get("keys", [])
+    if not isinstance(home, str) or not home.startswith("/"):
+        raise LaunchError(f"{path}: session: home: must be an absolute path")
+    if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
+        raise LaunchError(f"{path}: session: keys: must be a list of public keys")
+    return Interactive(home, tuple(keys))
 
 
 def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
@@ -367,6 +460,14 @@ def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
     return quiet
+
+
+def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None:
+    """Read a time after which a job ends; None without one."""
+    seconds = content.get(key)
+    if seconds is not None and (type(seconds) is not int or seconds < 1):
+        raise LaunchError(f"{path}: {key}: must be a number of seconds")
+    return seconds
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
@@ -1281,6 +1382,37 @@ class Halt:
 
 
 @dataclass(frozen=True)
+class Result:
+    """What a training has reached, by its newest checkpoint."""
+
+    checkpoint: str
+    step: int
+    epoch: int | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+
+    @property
+    def words(self) -> str:
+        """It in words."""
+        figure = "" if self.loss is None else f", loss {self.loss:.4g}"
+        if self.accuracy is not None:
+            figure = f", accuracy {self.accuracy * 100:.1f} %"
+        return f"step {self.step}{figure}"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What people are notified of. `id` is unique in a job, and the same if it is sent again."""
+
+    kind: str  # One of contract/notify.py.
+    id: str
+    message: str
+    hosts: tuple[str, ...] = ()
+    exit_code: int | None = None
+    result: Result | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """The state of a host.
 
@@ -1306,6 +1438,10 @@ class Report:
     done: bool = False  # Its workers have trained to the end.
     halt: Halt | None = None
     out: Halt | None = None  # Why it is left out, until a person releases it.
+    result: Result | None = None  # At its end.
+    stops: bool = False  # It was asked to end; a script may still save.
+    told: tuple[str, ...] = ()  # The notices that were sent, as the last order has them.
+    notice: Notice | None = None  # It is no host of the job, and only tells this.
     # Of a host of a script:
     port: int = 0  # As in Member.
     number: int = 0  # Of the round that it has joined last.
@@ -1313,7 +1449,11 @@ class Report:
     failure: Halt | None = None  # How the script has failed here in the round that it has left.
     content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
     once: bool = False  # Nothing restarts this host.
-    asks: bool = False  # It only asks why the round before has failed.
+    asks: bool = False  # It only asks, while it prepares itself.
+    # Of a job that may end by itself (spent.py):
+    ran: float | None = None  # Seconds since the first start that it knows of; None: asked to end.
+    idle: float | None = None  # Seconds for which it has computed nothing.
+    ends: str = ""  # The key of the job by which all end, as it has found.
 
 
 @dataclass(frozen=True)
@@ -1331,6 +1471,11 @@ class Order:
     halt: Halt | None = None
     why: str = ""  # Why the group is over, for people.
     failure: Halt | None = None  # Of a script, for which the round before has ended.
+    ends: str = ""  # The key of the job by which all end.
+    # As in a report, of all hosts. They change all the time: that makes no new order.
+    ran: float = field(default=0.0, compare=False)
+    idle: float = field(default=0.0, compare=False)
+    told: tuple[str, ...] = ()  # The ids of the notices that were sent.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:
@@ -1393,6 +1538,141 @@ def kinds_of(kind: Any) -> dict[str, Any]:
     return {each.name: each.type for each in fields(kind)} if is_dataclass(kind) else {}
 
 
+# -------- group/spent.py
+# The time of a run, and for how long its hosts have computed nothing. Pure.
+#
+# A run has a beginning of its own: a coordinator that is new, a host that joins late and a container
+# that was started again learn it from the others. Hosts that were asked to end no longer count. When
+# none counts any more, the run is over: hosts that come then begin another one.
+
+
+class Spent:
+    """The time of a run; all times are those of the coordinator's clock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        # A coordinator that is new knows of no work: it counts from its own beginning on.
+        self._worked = clock()
+
+    def note(self, report: Report, hosts: Collection[Report]) -> None:
+        """Take a host's report; `hosts` are the present ones of all hosts."""
+        now = self._clock()
+        if report.ran is not None:
+            began = now - report.ran
+            self._began = began if self._began is None else min(self._began, began)
+        elif not report.asks and all(each.ran is None for each in hosts):
+            self._began = None
+        if report.idle is not None:
+            self._worked = max(self._worked, now - report.idle)
+
+    @property
+    def known(self) -> bool:
+        """Whether the time of the run counts."""
+        return self._began is not None
+
+    def ran(self) -> float:
+        """Seconds since the first start; 0 if it does not count."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
+    def idle(self, hosts: Collection[Report]) -> float:
+        """Seconds for which no host has computed anything; 0 if that does not count.
+
+        After a halt of this process, the reports are as old as the time of the last work.
+        """
+        found = [each.idle for each in hosts if each.idle is not None]
+        return min([self._clock() - self._worked, *found]) if found else 0.0
+
+
+# -------- group/notices.py
+# What people are notified of: found in reports and losses, each once. Pure.
+#
+# A notice has the same id for each coordinator that finds it. The ids of those that were sent travel
+# with orders, and hosts repeat them in their reports: so a new coordinator does not send them again.
+
+REPEATED = 3600.0
+"""Seconds in which the same failure is told once: engines start a container again several times."""
+MOST_TOLD = 20
+"""Number of ids in an order: those of older notices are of hosts and groups that are gone."""
+MOST_KNOWN = 1000
+LONGEST_MESSAGE = 1000
+"""Characters."""
+
+
+@dataclass
+class Notices:
+    """The notices of a job; without `send` there are none."""
+
+    send: Callable[[Notice], None] | None = None
+    clock: Callable[[], float] = lambda: 0.0
+    told: tuple[str, ...] = ()  # The ids of those that were sent, the newest last.
+    _known: dict[str, None] = field(default_factory=dict)  # The ids of all that were found.
+    _failures: dict[str, float] = field(default_factory=dict)  # Times of the last, by message.
+
+    def learn(self, ids: Iterable[str]) -> None:
+        """Take note of what the coordinator before has sent."""
+        for each in ids:
+            self.note_sent(each)
+
+    def note_sent(self, name: str) -> None:
+        """Take note that a notice was sent, or given up."""
+        self._remember(name)
+        if name not in self.told:
+            self.told = (*self.told, name)[-MOST_TOLD:]
+
+    def tell(self, notice: Notice) -> None:
+        """Send a notice, unless it was sent before."""
+        if self.send is None or notice.id in self._known:
+            return
+        self._remember(notice.id)
+        if notice.kind == "failed" and self._is_repeated(notice.message):
+            return
+        self.send(replace(notice, message=notice.message[:LONGEST_MESSAGE]))
+
+    def _remember(self, name: str) -> None:
+        self._known[name] = None
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _is_repeated(self, message: str) -> bool:
+        now = self.clock()
+        recent = {text: at for text, at in self._failures.items() if now - at < REPEATED}
+        self._failures = {message: now, **recent}  # The time of one that was sent stays.
+        return message in recent
+
+    # ---- What is told
+
+    def completed(self, generation: int, why: str, report: Report) -> None:
+        """Tell that the job has come to its end."""
+        at = f": {report.result.words}" if report.result else ""
+        notice = Notice("completed", f"completed-{generation}", f"{why}{at}")
+        self.tell(replace(notice, result=report.result))
+
+    def ended(self, report: Report) -> None:
+        """Tell that the job ends by itself, before it has come to its end."""
+        what = f"the job has reached its `{report.ends}`: its GPUs are free"
+        self.tell(Notice("ended", f"ended-{report.ends}-{report.generation}", what))
+
+    def failed(self, report: Report, halt: Halt) -> None:
+        """Tell that the job ends by a failure of a host."""
+        at = max(report.generation, report.left)
+        notice = Notice("failed", f"failed-{report.agent}-{at}", halt.message, (report.host,))
+        code = halt.exit_code or halt.code
+        self.tell(replace(notice, exit_code=code, result=report.result))
+
+    def left_out(self, report: Report, halt: Halt) -> None:
+        """Tell that a host is left out, until a person releases it or corrects the job."""
+        at = max(report.generation, report.left)
+        what = f"{report.host} is left out: {halt.message}"
+        notice = Notice("left_out", f"left_out-{report.agent}-{at}", what, (report.host,))
+        self.tell(replace(notice, exit_code=halt.exit_code or halt.code))
+
+    def host_lost(self, agent: str, host: str, why: str, group: Group | None) -> None:
+        """Tell that a host is lost, of a group or of those that wait for one."""
+        at = group.generation if group and agent in group.agents else 0
+        self.tell(Notice("host_lost", f"host_lost-{agent}-{at}", why, (host,)))
+
+
 # -------- group/knowledge.py
 # What the coordinator knows of the hosts: their reports, and the group that trains.
 #
@@ -1410,10 +1690,12 @@ class Knowledge:
     today: Callable[[], float] = lambda: 0.0  # Seconds since 1970.
     chance: Callable[[], int] = lambda: 0  # Any number from 0 on.
     say: Callable[[str], None] = lambda _: None
+    notices: Notices = field(default_factory=Notices)
     hosts: dict[str, Report] = field(default_factory=dict)
     group: Group | None = None  # The present or the last one, even if it is over.
     over: float | None = None  # Time at which the group ended; None while it goes on.
     asked: bool = False  # Whether its workers shall leave at the end of a step.
+    ends: str = ""  # The key of the job by which all hosts end.
     _began: float = 0.0
     _formed: float = 0.0
     _adopted: float | None = None
@@ -1428,7 +1710,7 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         """Note the time: hosts that train already need a while to report to a new coordinator."""
-        self._began = self.clock()
+        self._began, self.spent = self.clock(), Spent(self.clock)
 
     def report(self, report: Report) -> None:
         """Take a host's report; a new agent of the same host replaces the old one."""
@@ -1438,11 +1720,17 @@ class Knowledge:
                 self._lost[agent] = f"{report.host} has begun anew"
         if report.agent not in self.hosts and not report.asks:
             self.say(f"{report.host} is here")
+            self.notices.learn(report.told)
         self.hosts[report.agent] = report
         self._lost.pop(report.agent, None)
         if report.starting and self.group and report.agent in self.group.agents:
             self._failed.add(report.host)
         self._newest = max(self._newest, report.generation, report.left, report.heard)
+        self.spent.note(report, self.hosts.values())
+        if report.ends and not self.ends:
+            self.ends = report.ends
+            self.say(f"ends all: {report.host} has reached `{report.ends}` of the job")
+            self.notices.ended(report)
 
     def lose(self, agent: str, why: str) -> None:
         """Take note that a host is silent or has closed its connection."""
@@ -1543,10 +1831,12 @@ def natural(name: str) -> list[tuple[int, str]]:
 # 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
 #    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
 #    wants, and at most as many.
-# 5. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
+# 5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
+#    no other is formed.
+# 6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
 #    Each exchange of hosts is a pause for all, and a chance for another fault.
 #
-# launcher/rounds.py has the rules of scripts, which differ in 1 and 3.
+# launcher/rounds.py has the rules of scripts, which differ in 1, 3 and 5.
 
 ABSENT = 10.0
 """Seconds without a host after which the coordinator of a run that is over ends."""
@@ -1584,7 +1874,7 @@ class Decisions(Knowledge):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the coordinator ends."""
-        return ABSENT if self.end else float("inf")
+        return ABSENT if self.end or self.ends else float("inf")
 
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
@@ -1598,9 +1888,38 @@ class Decisions(Knowledge):
             self._see_fault(self.group)
         if self.group and self.over is None:
             self._see_change(self.group)
-        if self.group is None or self.over is not None:
+        if not self.ends and (self.group is None or self.over is not None):
             self._form()
-        return {agent: self._order(report) for agent, report in self.hosts.items()}
+        orders = {agent: self._order(report) for agent, report in self.hosts.items()}
+        if not self.ends:
+            return orders
+        return {agent: replace(order, ends=self.ends) for agent, order in orders.items()}
+
+    def timed(self, order: Order) -> Order:
+        """Return an order with the time of the run, if its hosts report it."""
+        ran, idle = self.spent.ran(), self.spent.idle(self.hosts.values())
+        return replace(order, ran=ran, idle=idle) if ran or idle else order
+
+    def report(self, report: Report) -> None:
+        """Take the report of a host."""
+        if report.notice:
+            self.notices.tell(report.notice)
+            return
+        super().report(report)
+        if report.out:
+            self.notices.left_out(report, report.out)
+
+    def lose(self, agent: str, why: str) -> None:
+        """Take note that a host is silent or has closed its connection."""
+        report = self.hosts.get(agent)
+        super().lose(agent, why)
+        if report and not self._may_go(report):
+            self.notices.host_lost(agent, report.host, self._lost[agent], self.group)
+
+    def _may_go(self, report: Report) -> bool:
+        """Whether nobody misses a host: it ends, or has never begun."""
+        ends = report.asks or report.stops or report.done
+        return bool(ends or self.end or report.halt or report.out)
 
     # ---- The end
 
@@ -1609,9 +1928,11 @@ class Decisions(Knowledge):
             if halt := report.halt or self._last_out(report):
                 self.end = Order("end", halt=replace(halt, host=report.host))
                 self.say(f"ends all: {report.host}: {halt.message}")
+                self.notices.failed(report, halt)
             elif report.done:
                 self.end = Order("end")
                 self.say(f"{report.host} has trained to the end")
+                self.notices.completed(report.generation, "the training is complete", report)
             if self.end:
                 self._ended = frozenset(self.hosts)
                 return
@@ -1626,9 +1947,17 @@ class Decisions(Knowledge):
     def _see_fault(self, group: Group) -> None:
         """End a group that cannot go on, or that has left as it was asked to."""
         if reason := next(self._faults_of(group), ""):
+            self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
         elif any(self._has_left(group, each) for each in self._present()):
             self.over = self.clock()
+
+    def _tell_lost(self, group: Group, may_return: Callable[[str], bool] = lambda _: False) -> None:
+        """Tell the loss of hosts that were lost together with the coordinator before this one."""
+        for each in group.members if self._adopted is not None else ():
+            known = each.agent in self.hosts or each.agent in self._lost
+            if not known and not may_return(each.agent):
+                self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
         """Yield why a group cannot go on."""
@@ -1680,8 +2009,8 @@ class Decisions(Knowledge):
             return
         if any(each.generation < group.generation for each in members):
             return
-        leaving = [each for each in members if each.leaving]
-        joining = self._candidates() if len(members) < self.most else []
+        leaving = [each for each in members if each.leaving or self.ends]
+        joining = self._candidates() if len(members) < self.most and not self.ends else []
         if not (leaving or joining):
             self._change = None
             return
@@ -1735,6 +2064,8 @@ class Decisions(Knowledge):
 
     def _begin(self, chosen: list[Report]) -> None:
         """Begin a group with some hosts, in the order of ranks."""
+        if self.group:
+            self._tell_lost(self.group)
         members = tuple(
             Member(each.agent, each.host, each.store, each.workers, each.port) for each in chosen
         )
@@ -1803,7 +2134,7 @@ class Decisions(Knowledge):
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()
-        saves = any(each.leaving for each in self._present())
+        saves = bool(self.ends) or any(each.leaving for each in self._present())
         return Order("leave", group.generation, save=saves)
 
 
@@ -1815,13 +2146,16 @@ class Decisions(Knowledge):
 
 TICK = 0.1
 """Seconds between two looks at the clock."""
+HELD = 660.0
+"""Seconds for which the coordinator of a run that is over stays while notices are being sent."""
 
 
 class Server:
     """Serves the hosts of a job."""
 
-    def __init__(self, decisions: Decisions) -> None:
-        self._decisions = decisions
+    def __init__(self, decisions: Decisions, busy: Callable[[], bool] = lambda: False) -> None:
+        """`busy`: whether notices are being sent."""
+        self._decisions, self._busy = decisions, busy
         self._seen: dict[str, float] = {}  # Time of each host's last report.
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._sent: dict[str, Order] = {}
@@ -1863,7 +2197,8 @@ class Server:
             self._came |= bool(self._seen)
             if self._seen or not self._came:
                 self._used = self._ticked
-            if self._ticked - self._used > self._decisions.patience:
+            alone = self._ticked - self._used
+            if alone > self._decisions.patience and (alone > HELD or not self._busy()):
                 stop(0)
 
     def _notice_time(self) -> None:
@@ -1895,11 +2230,13 @@ class Server:
 
     def _tell(self, answer: str = "") -> None:
         """Send new orders, and the present one to the host that has just reported."""
-        for agent, order in self._decisions.orders().items():
+        told = self._decisions.notices.told
+        for agent, present in self._decisions.orders().items():
+            order = replace(present, told=told) if told else present
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):
-                    writer.write(encode(order))
+                    writer.write(encode(self._decisions.timed(order)))
 
     def _lose(self, agent: str, why: str) -> None:
         self._forget(agent)
@@ -1997,11 +2334,14 @@ class Rounds(Decisions):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the rendezvous ends; the engine restarts it."""
-        return REMEMBERED if self.given_up else ABSENT
+        counts = self.spent.known and not self.ends  # A container may be started again.
+        return REMEMBERED if self.given_up or counts else ABSENT
 
     def report(self, report: Report) -> None:
         """Take the report of a host."""
         super().report(report)
+        if report.notice:
+            return
         self._number = max(self._number, report.number)
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
@@ -2018,6 +2358,9 @@ class Rounds(Decisions):
         super().lose(agent, why)
         self._told.pop(agent, None)
 
+    def _may_go(self, report: Report) -> bool:
+        return report.agent in self._told or super()._may_go(report)
+
     def _for_good(self, host: str) -> Halt | None:
         """The failure after which a host does not begin again."""
         return self.given_up.get(host) or self.given_up.get("")
@@ -2031,6 +2374,7 @@ class Rounds(Decisions):
             return
         if not any(map(self._may_return, group.agents - self.hosts.keys())):
             self.say(f"{self._name(group)} has ended well")
+            self.notices.completed(group.generation, "the script has ended well", here[0])
             self._told |= dict.fromkeys(self.hosts, Order("end"))
             self.group, self._failure, self._finished = None, None, group.generation
 
@@ -2054,7 +2398,8 @@ class Rounds(Decisions):
             self._failure = replace(failure_of(failed[0]), ran=ran)
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        self._end_group(group, reason)
+        if not self.ends:  # Each host ends its script by itself, which may take its grace to save.
+            self._end_group(group, reason)
 
     def _running(self) -> list[Report]:
         return [each for each in super()._running() if each.agent not in self._told]
@@ -2101,6 +2446,7 @@ class Rounds(Decisions):
         """End the hosts on which the script has failed; the engine starts them again."""
         ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
         ends |= {each.agent: failure_of(each) for each in failed}
+        self.notices.failed(failed[0], failure_of(failed[0]))
         self._told |= {agent: Order("end", halt=halt) for agent, halt in ends.items()}
         self._failures = []
 
@@ -2118,6 +2464,10 @@ class Rounds(Decisions):
         first = failure_of(wrong[0])
         halt = replace(first, message=first.message + note, code=MISTAKE)
         self.given_up |= dict.fromkeys([""] if every else names, halt)
+        if every:
+            self.notices.failed(wrong[0], halt)
+        for each in () if every else wrong:
+            self.notices.left_out(each, halt)
         for agent, each in self.hosts.items():
             if known := self._for_good(each.host):
                 self._told[agent] = Order("end", halt=known)
@@ -2853,6 +3203,12 @@ def cpu_seconds(pid: int) -> float:
 
 def busy_gpus(uuids: Sequence[str]) -> list[bool]:
     """Whether each GPU has run kernels lately; a GPU that does not say so counts as idle."""
+    shares = gpu_shares(uuids)
+    return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
+
+
+def gpu_shares(uuids: Sequence[str]) -> dict[str, float]:
+    """The share of time in which each GPU runs kernels, of those that say so: not with MIG."""
     shares: dict[str, float] = {}
     if uuids:
         command = ["nvidia-smi", "--query-gpu=uuid,utilization.gpu"]
@@ -2862,7 +3218,7 @@ def busy_gpus(uuids: Sequence[str]) -> list[bool]:
             for uuid, _, share in (line.partition(", ") for line in listed.splitlines()):
                 with suppress(ValueError):
                     shares[uuid] = float(share) / 100
-    return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
+    return {uuid: shares[uuid] for uuid in uuids if uuid in shares}
 
 
 def tell_stacks(pid: int) -> Iterator[str]:
@@ -3069,6 +3425,13 @@ def error_of(halt: Halt, host: str) -> LaunchError:
     return LaunchError(halt.message, halt.code, kind, halt.rank, halt.exit_code, host=other)
 
 
+def ask(settings: Settings, report: Report) -> Order:
+    """Ask the rendezvous, before this host takes part; raises OSError or ValueError."""
+    with socket.create_connection(settings.rendezvous, LOST) as connection:
+        connection.sendall(encode(report))
+        return decode(Order, connection.makefile("rb").readline())
+
+
 def ask_what_has_failed(settings: Settings) -> None:
     """Ask the rendezvous why the run has failed before: the log of a new container has no past.
 
@@ -3078,15 +3441,196 @@ def ask_what_has_failed(settings: Settings) -> None:
     report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
     order = Order()
     # It may start later: it is waited for when it is needed.
-    opened = partial(socket.create_connection, settings.rendezvous, LOST)
-    with suppress(OSError, ValueError), opened() as connection:
-        connection.sendall(encode(report))
-        order = decode(Order, connection.makefile("rb").readline())
+    with suppress(OSError, ValueError):
+        order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:
         raise error_of(order.halt, settings.host)
     if failure := order.failure:
         emit("failed", **error_of(failure, "").values())
         say(f"the round before has failed: {failure.host}: {failure.message}")
+
+
+# -------- launcher/limits.py
+# The end of a job by itself: after its `max_duration`, or once it has computed nothing for `idle`.
+#
+# All hosts end together, as by `kit stop`: a training saves, a script gets SIGTERM and its grace. The
+# exit code is 0: engines start a container again that has failed.
+
+LOOKS = 10.0  # Seconds at most from one look at what a host computes to the next.
+ASKS = 5.0  # Seconds at most from one question of a host that prepares itself to the next.
+
+
+class Work:
+    """For how long this host has computed nothing."""
+
+    def __init__(self, gpus: str) -> None:
+        """`gpus` are UUIDs, separated by commas."""
+        self._gpus = [uuid for uuid in gpus.split(",") if uuid]
+        self._last, self._place = time.monotonic(), object()
+        self._quiet: dict[int, Quiet] = {}
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the last look that has seen it compute."""
+        return time.monotonic() - self._last
+
+    def look(self, ranks: Sequence[int], place: object) -> None:
+        """Look at the processes of its ranks; another `place` in the training is work, too.
+
+        The GPUs tell it. Only where none does, the time on a processor is that of work: a rank that
+        waits for a GPU, or for another rank, may also use one.
+        """
+        now, shares = time.monotonic(), gpu_shares(self._gpus)
+        self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
+        looks = [
+            each.look(now, cpu_seconds(pid), 0.0, gpu=False) for pid, each in self._quiet.items()
+        ]
+        busy = max(shares.values()) > GPU_BUSY if shares else 0.0 in looks
+        if busy or place != self._place:
+            self._last = now
+        self._place = place
+
+
+class LimitWatch:
+    """Whether the job ends by itself, as this host knows it; times are monotonic."""
+
+    def __init__(self, job: Job, environ: Mapping[str, str]) -> None:
+        self.job, self.work = job, Work(environ.get("KIT_GPUS", ""))
+        self.since = float(environ.get("KIT_RUN_SINCE") or time.monotonic())
+        self._warned, self._ends = False, float("inf")
+
+    def timed(self, report: Report, *, stopped: bool) -> Report:
+        """Return a report with the time of the run, unless this host was asked to end."""
+        counts = self.job.max_duration and not stopped
+        ran = round(time.monotonic() - self.since, 3) if counts else None
+        idle = round(self.work.idle, 3) if self.job.idle else None
+        return replace(report, ran=ran, idle=idle)
+
+    def learn(self, order: Order) -> None:
+        """Learn of an earlier beginning, and warn before the job ends because it is idle."""
+        self.since = min(self.since, time.monotonic() - order.ran)
+        limit = self.job.idle
+        warns = limit is not None and order.idle >= limit / 2
+        if limit and warns != self._warned:
+            self._warned = warns
+            emit("idle", seconds=round(order.idle, 1) if warns else 0.0, limit=limit)
+            what = f"no host has computed anything for {spoken(order.idle)}"
+            rest = f"the job ends after {spoken(limit)} of that (`idle`)"
+            say(f"warning: {what}: {rest}" if warns else "a host computes again", error=warns)
+
+    def reached(self, order: Order) -> str:
+        """The key of the job by which it ends, or ""; one that has begun to end goes on to."""
+        if order.ends in {"max_duration", "idle"}:
+            return order.ends
+        most, idle = self.job.max_duration, self.job.idle
+        if most and time.monotonic() - self.since >= most:
+            return "max_duration"
+        return "idle" if idle and order.idle >= idle else ""
+
+    def begin_end(self, key: str) -> None:
+        """Say that the job ends now."""
+        self._ends = time.monotonic() + self.job.stop_grace_period
+        say(f"{reason(key, self.job)}: the job ends on all hosts, as by `kit stop`")
+
+    def overdue(self) -> bool:
+        """Whether its processes have had their grace."""
+        return time.monotonic() > self._ends
+
+
+def reason(key: str, job: Job) -> str:
+    """Why the job ends, for people."""
+    seconds = spoken(getattr(job, key) or 0)
+    if key == "idle":
+        return f"nothing was computed for {seconds} (`idle`)"
+    return f"{seconds} have passed since the first start (`max_duration`)"
+
+
+def tell_end(key: str, job: Job) -> None:
+    """Tell people and programs that the job has ended by itself."""
+    emit("limit", key=key, seconds=getattr(job, key) or 0)
+    say(f"has ended: {reason(key, job)}; `kit deploy` starts the job again")
+
+
+def spoken(seconds: float) -> str:
+    """A time for people: 45 s, 30 min, 12 h, 1 h 30 min."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 2:
+        hours, minutes = 0, minutes + 60 * hours
+    words = [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes or not hours)
+    return " ".join(words)
+
+
+# ---- While this host prepares itself
+
+
+def interrupt(*_: object) -> None:
+    """End this process: the job has ended while it prepares itself."""
+    raise SystemExit(0)
+
+
+class Asking(threading.Thread):
+    """Asks the rendezvous for the time of the run while the main thread fetches data.
+
+    So the others know that this host does something; and it ends with them.
+    """
+
+    def __init__(self, settings: Settings, job: Job) -> None:
+        super().__init__(name="limits", daemon=True)
+        self._watch, self._settings = LimitWatch(job, {}), settings
+        self._bounds = read_nnodes(os.environ) if job.command else None
+        self._agent = name_agent(settings.host, time.time_ns())
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._prepared: float | None = None
+
+    def begin(self) -> None:
+        """Begin, if the job may end by itself."""
+        if self._watch.job.max_duration or self._watch.job.idle:
+            signal.signal(signal.SIGALRM, interrupt)
+            self.start()
+
+    def prepared(self) -> None:
+        """From now on, this host only waits."""
+        self._prepared = time.monotonic()
+
+    def end(self) -> None:
+        """Interrupt nothing any more; the agent goes on with the time of the run."""
+        if self.ident is None:
+            return
+        with self._lock:
+            self._over.set()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.environ["KIT_RUN_SINCE"] = str(self._watch.since)
+        if most := self._watch.job.max_duration:
+            left = most - (time.monotonic() - self._watch.since)
+            say(f"the job ends in {spoken(max(left, 0.0))} (`max_duration`)")
+
+    def run(self) -> None:
+        """Ask, and look at the time, until the end."""
+        pause = 0.0
+        while not self._over.wait(pause):
+            order = Order()
+            with suppress(OSError, ValueError):  # It may start later.
+                order = ask(self._settings, self._report())
+                self._watch.learn(order)
+            if limit := self._watch.reached(order):
+                self._end_process(limit)
+                return
+            most = self._watch.job.max_duration
+            left = most - (time.monotonic() - self._watch.since) if most else ASKS
+            pause = min(ASKS, max(left, 0.0))
+
+    def _report(self) -> Report:
+        idle = time.monotonic() - self._prepared if self._prepared else 0.0
+        report = Report(self._agent, self._settings.host, 0, starting=True, asks=True)
+        return replace(report, bounds=self._bounds, idle=round(idle, 3))
+
+    def _end_process(self, key: str) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                tell_end(key, self._watch.job)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
 
 # -------- launcher/host_agent.py
@@ -3113,7 +3657,10 @@ class HostAgent(ABC):
         self._order, self._heard = Order(), time.monotonic()
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
+        self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
         self._signal = 0
+        self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
+        self.limit = ""  # The key of the job by which it ends.
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -3149,6 +3696,14 @@ class HostAgent(ABC):
     def _is_idle(self) -> bool:
         """Whether this host can do nothing without the coordinator."""
 
+    @abstractmethod
+    def _ranks(self) -> Sequence[int]:
+        """The processes of its ranks."""
+
+    def is_complete(self) -> bool:
+        """Whether the job has done all of its work: no limit has ended it."""
+        return False
+
     # ---- The run
 
     async def run(self) -> int:
@@ -3158,7 +3713,8 @@ class HostAgent(ABC):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
         try:
-            for work in (*self._works(), self._connect(), self._watch()):
+            works = (self._connect(), self._watch(), self._watch_work())
+            for work in (*self._works(), *works):
                 self._start(work)
             return await self._over
         finally:
@@ -3194,6 +3750,28 @@ class HostAgent(ABC):
         if self.metrics:
             self.metrics.ask_to_end()
         self._report()
+
+    @property
+    def _exit_code(self) -> int:
+        """The exit code of a host that was asked to end."""
+        return 0 if self.limit else 128 + self._signal
+
+    def _see_limit(self, order: Order) -> None:
+        """End this host, as by a signal, if the job ends by itself."""
+        if self._signal or self._over.done() or self.is_complete():
+            return
+        self.limit = self.limits.reached(order)
+        if self.limit:
+            self.limits.begin_end(self.limit)
+            self._leave(signal.SIGTERM)
+
+    async def _watch_work(self) -> None:
+        """Look whether this host computes, if the job ends when none does."""
+        while idle := self.limits.job.idle:
+            await asyncio.sleep(min(LOOKS, idle / 10))
+            report = self.report()
+            place = (report.generation, report.reached)
+            await asyncio.to_thread(self.limits.work.look, self._ranks(), place)
 
     async def _serve_process(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -3233,22 +3811,32 @@ class HostAgent(ABC):
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
             order, self._heard = decode(Order, line), time.monotonic()
+            self._told, order = order.told, replace(order, told=())
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
+            self.limits.learn(order)
+            self._see_limit(order)
             if order != self._order:
                 self._order, self._newest = order, max(self._newest, order.generation)
                 self._obey(order)
 
     def _report(self) -> None:
         if self._connection:
-            self._connection.write(encode(self.report()))
+            stopped = self._signal > 0 and not self.limit
+            state = self.limits.timed(self.report(), stopped=stopped)
+            state = replace(state, ends=self.limit, told=self._told, stops=self._signal > 0)
+            self._connection.write(encode(state))
 
     async def _watch(self) -> None:
         """Repeat the report."""
         while True:
             await asyncio.sleep(REPORT_EVERY)
             self._look()
+            self._see_limit(Order())
+            if self.limits.overdue():
+                say("its processes have had their stop_grace_period, and are killed", error=True)
+                self._finish(self._exit_code)
             self._report()
 
 
@@ -3260,10 +3848,14 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
-    if code > 128:
+    emit("ended", exit_code=code)
+    limited = bool(agent.limit) and not agent.is_complete()
+    if limited:
+        tell_end(agent.limit, agent.limits.job)
+    elif code > 128:
         say(f"{ended} on {signal.Signals(code - 128).name}")
-        if agent.metrics:
-            await asyncio.to_thread(agent.metrics.wait_for_reader)
+    if agent.metrics and (limited or code > 128):
+        await asyncio.to_thread(agent.metrics.wait_for_reader)
     return code
 
 
@@ -3324,6 +3916,11 @@ class Agent(HostAgent):
     def _is_idle(self) -> bool:
         return self._state != "runs"
 
+    def _ranks(self) -> Sequence[int]:
+        with suppress(OSError):
+            return children_of(self._pid) if self._pid else ()
+        return ()
+
     def _look(self) -> None:
         if self._state == "done" and time.monotonic() - self._heard > LOST:
             self._finish(0)
@@ -3332,7 +3929,7 @@ class Agent(HostAgent):
         """A signal asks this host to end: torchrun gives its workers the time that they need."""
         super()._leave(number)
         if self._state != "runs":
-            self._finish(128 + self._signal)
+            self._finish(self._exit_code)
         self._send(number)
 
     def _obey(self, order: Order) -> None:
@@ -3473,7 +4070,7 @@ class Agent(HostAgent):
         self._ended.set()
         self._pid = 0
         if self._signal:
-            self._finish(128 + self._signal)
+            self._finish(self._exit_code)
         if self._stops or self._over.done():
             self._failure = None
             self._be_idle()
@@ -3542,6 +4139,565 @@ async def run_rounds(folder: Path, command: Sequence[str]) -> int:
     return await run_host(Agent(os.environ, folder, command), metrics, "torchrun ended")
 
 
+# -------- launcher/tell.py
+# A host tells the coordinator what people are notified of.
+
+
+def notify(environ: Mapping[str, str], kind: str, message: str, code: int | None = None) -> None:
+    """Tell the coordinator what people are notified of; it knows whether anybody is.
+
+    Without a coordinator, nobody is: then this only takes a moment.
+    """
+    host = environ.get("KIT_HOST") or socket.gethostname()
+    agent = name_agent(host, time.time_ns())
+    notice = Notice(kind, f"{kind}-{agent}", message, (host,), code)
+    line = encode(Report(agent, host, 0, notice=notice))
+    with suppress(OSError, LaunchError):
+        place = parse_endpoint(environ.get("KIT_RENDEZVOUS", ""))
+        with socket.create_connection(place, LOST) as connection:
+            connection.sendall(line)
+            connection.recv(1)  # It closes the connection once it has read the line.
+
+
+def tell_coordinator() -> None:
+    """Notify people of the kind and with the message of the arguments."""
+    kind, message = (*sys.argv[2:4], "", "")[:2]
+    if kind not in KINDS or not message:
+        raise LaunchError(f"notify: give a kind and a message; the kinds are {', '.join(KINDS)}")
+    read_variable(os.environ, "KIT_RENDEZVOUS")
+    notify(os.environ, kind, message)
+
+
+# -------- launcher/session/__init__.py
+# Sessions: containers in which people work, until their time is over or nobody uses them.
+
+
+# -------- launcher/session/deadline.py
+# When a session ends: its time, kept in its home, which outlives the container.
+
+NOTES = ".kit"
+# The folder for kit's own files in the home of a session.
+
+
+class Deadline(NamedTuple):
+    """When a session ends, in seconds since 1970 (0: never), and whether it has."""
+
+    id: str  # Of the session, in the variables of all that runs in it.
+    until: float
+    over: bool = False
+
+
+def notes_of(home: Path) -> Path:
+    """Make the folder of kit's own files, which only the session's user can read."""
+    folder = home / NOTES
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        what = f"{folder}: {error.strerror}"
+        raise LaunchError(f"{what}; the session's user must own its home", FAILURE) from error
+    return folder
+
+
+def read_deadline(notes: Path) -> Deadline | None:
+    """Read the end of the session; None without a readable file."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        found = json.loads((notes / "session.json").read_text())
+        return Deadline(str(found["id"]), float(found["until"]), bool(found["over"]))
+    return None
+
+
+def write_deadline(notes: Path, deadline: Deadline) -> None:
+    """Write it; a reader finds the old file or the new one."""
+    handle, name = tempfile.mkstemp(dir=notes)
+    with os.fdopen(handle, "w") as file:
+        json.dump(deadline._asdict(), file)
+    Path(name).replace(notes / "session.json")
+
+
+def begin(notes: Path, seconds: int | None, now: float) -> Deadline:
+    """Return the end of a session that begins, `seconds` from now at most.
+
+    A container that starts again, as after a reboot, keeps the end of the one before, also one that
+    has passed meanwhile.
+    """
+    before = read_deadline(notes)
+    if before is not None and not before.over and (before.until or not seconds):
+        return before
+    deadline = Deadline(secrets.token_hex(8), now + seconds if seconds else 0.0)
+    write_deadline(notes, deadline)
+    return deadline
+
+
+def extended(deadline: Deadline, seconds: float, now: float) -> Deadline:
+    """Return a deadline that is `seconds` later."""
+    return deadline._replace(until=max(deadline.until, now) + seconds)
+
+
+# -------- launcher/session/use.py
+# Whether somebody uses a session: connections from outside, and its GPUs or processors.
+
+PROC = Path("/proc")
+BUSY_CORES = 0.2
+# Cores in use on the mean; editors and shells that wait use less.
+
+
+def connections(proc: Path = PROC) -> int:
+    """Count what was started in this container from outside: `docker exec` leaves it no parent.
+
+    An SSH connection is one, and a `kit shell`. The container's first process has no parent either,
+    and kernel threads, which have no command line.
+    """
+    found = 0
+    for entry in proc.iterdir():
+        if not entry.name.isdigit() or entry.name in {"1", str(os.getpid())}:
+            continue
+        with suppress(OSError, IndexError):
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            found += parent == "0" and len(words) > 1 and b"health" not in words
+    return found
+
+
+def gpus_compute() -> bool | None:
+    """Return whether a GPU of this container computes now; None if it has none that can tell."""
+    if visible_devices() in {"", "void", "none"}:
+        return None
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=15)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    shares = [line.strip() for line in answer.stdout.splitlines()]
+    known = [int(share) for share in shares if share.isdigit()]
+    return any(known) if known else None
+
+
+def processor_seconds() -> float:
+    """Return the seconds that this container has spent on processors; 0 if nothing tells."""
+    with suppress(OSError, ValueError):
+        for line in (CGROUP / "cpu.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "usage_usec":
+                return int(value) / 1e6
+    with suppress(OSError, ValueError):
+        return int((CGROUP / "cpuacct" / "cpuacct.usage").read_text()) / 1e9
+    return 0.0
+
+
+class Sight(NamedTuple):
+    """What was seen of a session's use; times are monotonic."""
+
+    at: float
+    used: float  # When it was last in use.
+    connected: int = 0
+    processor: float = 0.0
+
+
+def look(before: Sight, now: float, connected: int, computes: bool | None, spent: float) -> Sight:
+    """Return what is known now.
+
+    `computes` is whether a GPU computes; where none can tell, the processors tell it, which have
+    `spent` so many seconds.
+    """
+    if computes is None:
+        computes = spent - before.processor > BUSY_CORES * (now - before.at)
+    used = now if connected or computes else before.used
+    return Sight(now, used, connected, spent)
+
+
+# -------- launcher/session/access.py
+# The ways into a session: sshd for one connection at a time, and JupyterLab on loopback.
+#
+# Neither can be reached from the network: `kit session` starts sshd by `docker exec`, and leads a
+# port to JupyterLab by the same way.
+
+SESSION = "KIT_SESSION"
+# The variable with the id of the session, of all that runs in it.
+SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+OWN = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "TERM", "_"})
+# Variables that belong to a login.
+NO_SSHD = "its image has no sshd: `RUN apt-get update && apt-get install -y openssh-server` adds it"
+NO_JUPYTER = "its image has no JupyterLab: `RUN pip install jupyterlab` adds it"
+SSHD_CONFIG = """\
+# Written by kit's launcher for a session.
+HostKey {notes}/ssh_host_ed25519_key
+AuthorizedKeysFile {folder}/authorized_keys
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+# The owner of a volume's folders need not be the user.
+StrictModes no
+UsePAM no
+PrintMotd no
+PidFile none
+LogLevel ERROR
+AcceptEnv LANG LC_*
+Subsystem sftp internal-sftp
+{variables}
+"""
+
+
+def runtime_folder() -> Path:
+    """Return the folder of what a session keeps while its container runs."""
+    return Path(tempfile.gettempdir(), f"kit-session-{os.getuid()}")
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program that may be in a folder for root."""
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *SBIN)))
+
+
+def quoted(name: str, value: str) -> str:
+    """Return a variable in the syntax of sshd_config(5)."""
+    return '"' + f"{name}={value}".replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def set_variables(environ: Mapping[str, str]) -> str:
+    """Return the line that gives logins the container's variables; one of several lines is not."""
+    fit = {name: value for name, value in environ.items() if name not in OWN and "\n" not in value}
+    words = [quoted(name, value) for name, value in sorted(fit.items())]
+    return f"SetEnv {' '.join(words)}" if words else ""
+
+
+def require_home(home: Path) -> str:
+    """Return the name of this user, whose home must be that of the session; raises LaunchError."""
+    try:
+        user = pwd.getpwuid(os.getuid())
+    except KeyError:
+        what = f"the image does not know its user {os.getuid()}, and sshd lets nobody else in"
+        raise LaunchError(f"{what}: leave `user:` out, or name a user of the image") from None
+    if Path(user.pw_dir) != home:
+        what = f"the home of {user.pw_name} is {user.pw_dir} in this image, not {home}"
+        raise LaunchError(f"{what}: write `session: {{home: {user.pw_dir}}}`")
+    return user.pw_name
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Write the files of sshd; return why it cannot be used, or "". Raises LaunchError."""
+    folder = runtime_folder()
+    if not keys:
+        return "`session: {keys: […]}` names no key"
+    if not find_program("sshd"):
+        return NO_SSHD
+    key = notes / "ssh_host_ed25519_key"
+    if not key.exists():
+        make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
+        done = subprocess.run([*make, "-C", "kit", "-f", key], capture_output=True, text=True)
+        if done.returncode:
+            raise LaunchError(f"ssh-keygen: {done.stderr.strip()}", FAILURE)
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
+    write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
+    values = {"notes": notes, "folder": folder, "variables": set_variables(environ)}
+    write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
+    return ""
+
+
+def host_key(notes: Path) -> str:
+    """Return the public key of sshd here, with its type; "" without sshd."""
+    with suppress(OSError):
+        return " ".join((notes / "ssh_host_ed25519_key.pub").read_text().split()[:2])
+    return ""
+
+
+def connect() -> None:
+    """Become sshd for one connection, whose client is at this process's input and output."""
+    config, program = runtime_folder() / "sshd_config", find_program("sshd")
+    if program is None:
+        raise LaunchError(NO_SSHD)
+    if not config.exists():
+        raise LaunchError("the session has not begun yet, or has no key: see `kit logs`", FAILURE)
+    os.execv(program, [program, "-i", "-e", "-f", str(config)])
+
+
+def free_port() -> int:
+    """Return a port of loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Jupyter:
+    """JupyterLab with a token, on loopback; it is started again if it ends."""
+
+    def __init__(self, notes: Path, home: Path, environ: Mapping[str, str]) -> None:
+        self._program = find_program("jupyter-lab")
+        self._home, self._log = home, notes / "jupyter.log"
+        self._port, self._token = free_port(), secrets.token_urlsafe(24)
+        self._environ = {**environ, "JUPYTER_TOKEN": self._token, "HOME": str(home)}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.missing = "" if self._program else NO_JUPYTER
+
+    def keep(self) -> None:
+        """Start it, if it does not run; its token is in no command line."""
+        if self._program is None or (self._process and self._process.poll() is None):
+            return
+        if self._process:
+            say(f"JupyterLab has ended ({self._process.returncode}): see {self._log}", error=True)
+        options = ("--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1")
+        port = (f"--ServerApp.port={self._port}", "--ServerApp.port_retries=0")
+        root = f"--ServerApp.root_dir={self._home}"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [self._program, *options, *port, root],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environ,
+                preexec_fn=die_with_parent,
+            )
+        known = json.dumps({"port": self._port, "token": self._token})
+        write_private(runtime_folder() / "jupyter.json", known)
+
+    def connected(self) -> int:
+        """Return how many tabs are open, or whether a kernel computes, as its API tells."""
+        if self._process is None:
+            return 0
+        with suppress(OSError, ValueError, KeyError):
+            found = self._ask("/api/status")
+            kernels = self._ask("/api/kernels") if found["kernels"] else []
+            busy = any(each["execution_state"] == "busy" for each in kernels)
+            return max(int(found["connections"]), int(busy))
+        return 0
+
+    def _ask(self, path: str):  # type: ignore[no-untyped-def]
+        from urllib.request import Request, urlopen
+
+        request = Request(f"http://127.0.0.1:{self._port}{path}")
+        request.add_header("Authorization", f"token {self._token}")
+        with urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+
+def tell_jupyter() -> None:
+    """Print the port and the token of JupyterLab, for `kit session jupyter`."""
+    known = runtime_folder() / "jupyter.json"
+    if not known.exists():
+        missing = find_program("jupyter-lab") is None
+        raise LaunchError(NO_JUPYTER if missing else "JupyterLab has not started yet", FAILURE)
+    sys.stdout.write(known.read_text() + "\n")
+
+
+# -------- launcher/session/hold.py
+# A session: a container that a person works in until its time is over, or nobody uses it.
+
+WATCH_EVERY = 5.0
+TELL_EVERY = 60.0
+# Seconds between two events that say the same.
+WARNINGS = (3600.0, 600.0)
+# Seconds before the end.
+END_GRACE = 20.0
+# Seconds for the programs of a session between SIGTERM and its end.
+SIGNALLED = 128
+
+
+class Warner:
+    """Knows when to warn of an end; one that has moved is warned of again."""
+
+    def __init__(self) -> None:
+        self._zones: dict[str, float] = {}
+
+    def due(self, why: str, left: float) -> bool:
+        """Return whether to warn of an end in `left` seconds; not at the first look at it."""
+        zone = min((each for each in WARNINGS if left <= each), default=float("inf"))
+        before = self._zones.get(why, zone)
+        self._zones[why] = zone
+        return zone < before
+
+
+class Holder:
+    """Keeps a session open, and tells how long still."""
+
+    def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
+        self._job, self._session, self._environ = job, session, environ
+        self._home = Path(session.home)
+        self._notes = notes_of(self._home)
+        self._deadline = begin(self._notes, job.max_duration, time.time())
+        own = {**environ, SESSION: self._deadline.id, "HOME": session.home}
+        runtime_folder().mkdir(mode=0o700, exist_ok=True)
+        self.user = require_home(self._home)
+        self._no_ssh = prepare_sshd(self._notes, session.keys, own)
+        self._jupyter = Jupyter(self._notes, self._home, own)
+        now = time.monotonic()
+        self._sight = Sight(now, now, processor=processor_seconds())
+        self._told, self._told_at = (0.0, 0), float("-inf")
+        self._warner = Warner()
+
+    def begin(self) -> None:
+        """Say which ways lead into the session."""
+        for missing in filter(None, (self._no_ssh, self._jupyter.missing)):
+            say(f"without {'SSH' if missing == self._no_ssh else 'JupyterLab'}: {missing}")
+        say(f"the session is open for {self.user}, {self._left(time.time())}")
+
+    def step(self) -> str:
+        """Look at the session once; return why it ends, or ""."""
+        self._jupyter.keep()
+        self._deadline = read_deadline(self._notes) or self._deadline
+        connected = connections() + self._jupyter.connected()
+        now = time.monotonic()
+        spent, computes = processor_seconds(), gpus_compute()
+        self._sight = look(self._sight, now, connected, computes, spent)
+        ends = self._ends(time.time(), now)
+        over = next((why for why, left in ends.items() if left <= 0), "")
+        if not over:
+            self._warn(ends)
+        self._tell(now, over)
+        return over
+
+    def _ends(self, clock: float, now: float) -> dict[str, float]:
+        """Return for each reason to end in how many seconds it holds, if nothing changes."""
+        ends = {}
+        if self._deadline.until:
+            ends["its time is over"] = self._deadline.until - clock
+        if self._job.idle:
+            unused = f"nobody was connected and nothing computed for {duration(self._job.idle)}"
+            ends[unused] = self._sight.used + self._job.idle - now
+        return ends
+
+    def _warn(self, ends: Mapping[str, float]) -> None:
+        """Warn an hour and ten minutes before an end, in the log and on all terminals."""
+        for why, left in ends.items():
+            if not self._warner.due(why, left):
+                continue
+            more = f"`kit session extend {self._job.name} --hours 4` gives it more"
+            text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
+            say(text)
+            write_to_terminals(f"kit: {text}")
+            notify(self._environ, "session_ending", text)
+
+    def _tell(self, now: float, ends: str) -> None:
+        known = (self._deadline.until, self._sight.connected)
+        if not ends and known == self._told and now - self._told_at < TELL_EVERY:
+            return
+        self._told, self._told_at = known, now
+        emit(
+            "session",
+            until=self._deadline.until,
+            connected=self._sight.connected,
+            unused=round(now - self._sight.used),
+            idle=self._job.idle or 0,
+            ssh=self._no_ssh,
+            jupyter=self._jupyter.missing,
+            ended=ends,
+        )
+
+    def _left(self, clock: float) -> str:
+        if not self._deadline.until:
+            return "without an end"
+        return f"for {duration(self._deadline.until - clock)} still"
+
+    def end(self, why: str) -> None:
+        """Note that it has ended, and let its programs end."""
+        write_deadline(self._notes, self._deadline._replace(over=True))
+        say(f"session {self._job.name} ends: {why}; its home stays")
+        write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
+        notify(self._environ, "ended", f"session {self._job.name} has ended: {why}")
+        end_programs(self._deadline.id, END_GRACE)
+
+
+def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
+    """Keep a session open until its end; return the exit code, after a signal 128 + its number."""
+    stopped = threading.Event()
+    came: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        came.append(number)
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    holder = Holder(job, session, environ)
+    holder.begin()
+    while not (why := holder.step()):
+        if stopped.wait(WATCH_EVERY):
+            say("was asked to end")
+            return SIGNALLED + came[0]
+    holder.end(why)
+    return 0
+
+
+def end_programs(session: str, grace: float) -> None:
+    """End what runs in a session with SIGTERM, and wait until it has ended."""
+    mark = f"{SESSION}={session}".encode()
+
+    def running() -> list[int]:
+        found = []
+        for entry in PROC.iterdir():
+            if entry.name.isdigit() and entry.name != str(os.getpid()):
+                with suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    for process in running():
+        with suppress(OSError):
+            os.kill(process, signal.SIGTERM)
+    until = time.monotonic() + grace
+    while running() and time.monotonic() < until:
+        time.sleep(0.2)
+
+
+def write_to_terminals(text: str) -> None:
+    """Write a line on the terminals of this container, as wall(1) does."""
+    with suppress(OSError):
+        for terminal in Path("/dev/pts").iterdir():
+            if terminal.name.isdigit():
+                with suppress(OSError):
+                    handle = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+                    with os.fdopen(handle, "w") as screen:
+                        screen.write(f"\r\n{text}\r\n")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: `2 h 5 min`, `10 min`, `45 s`."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if whole < 120:
+        return f"{whole} s"
+    words = (f"{hours} h" if hours else "", f"{minutes} min" if minutes else "")
+    return " ".join(filter(None, words))
+
+
+def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
+    """Change the end of the session in this container, and print what it is like; LaunchError."""
+    job = read_job(Settings(os.environ).job)
+    if job.session is None:
+        raise LaunchError(f"{job.name} is no session")
+    home = Path(job.session.home)
+    notes = notes_of(home)
+    deadline = read_deadline(notes)
+    if deadline is None or deadline.over:
+        raise LaunchError("the session has not begun yet, or has ended", FAILURE)
+    deadline = change(deadline, time.time())
+    write_deadline(notes, deadline)
+    known = {"until": deadline.until, "user": require_home(home), "host_key": host_key(notes)}
+    sys.stdout.write(json.dumps(known) + "\n")
+
+
+def session_command() -> None:
+    """Run what `kit session` asks for in the container: a way in, or another end."""
+    words = sys.argv[2:]
+    if words == ["connect"]:
+        connect()
+    elif words == ["jupyter"]:
+        tell_jupyter()
+    elif words[:1] == ["extend"]:
+        seconds = float(words[1])
+        change_end(lambda deadline, now: extended(deadline, seconds, now))
+    elif words[:1] == ["renew"]:
+        seconds = float(words[1])
+        change_end(lambda deadline, now: deadline._replace(until=now + seconds if seconds else 0.0))
+    else:
+        raise LaunchError(f"session {' '.join(words)}: unknown")
+
+
 # -------- launcher/start.py
 # The start: checks everything, then becomes the agent of this host.
 
@@ -3599,34 +4755,62 @@ def fetch(settings: Settings, job: Job) -> None:
         enter_workspace(settings, job, folders)
 
 
-def train() -> None:
-    """Check everything, then become the agent of this host, so that it receives the signals."""
+def train() -> int:
+    """Check the container, fetch data and code; then hold a session, or become an agent."""
+    try:
+        return check_and_begin()
+    except LaunchError as error:
+        if error.kind != "rendezvous":  # Nobody else knows of it.
+            line = str(error).splitlines()[0]
+            notify(os.environ, "failed", line, error.exit_code or error.code)
+        raise
+
+
+def check_and_begin() -> int:
+    """Check everything, then hold a session or become the agent of this host."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
     job = read_job(settings.job)
     if job.command:
         read_nnodes(os.environ)  # Before anything is fetched.
+    meets = "" if job.session else endpoint_text(settings.rendezvous)
     number = 1 if job.framework == "tensorflow" else settings.nproc
     processes = "1 process" if number == 1 else f"{number} processes"
-    say(f"job {job.name} from {settings.job}, {processes} here")
+    what = f"{processes} here" if meets else "a session"
+    say(f"job {job.name} from {settings.job}, {what}")
     gpus = list_gpus()
     emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
         say(f"sees {line.strip()}")
     if job.command:
         ask_what_has_failed(settings)
+    asking = Asking(settings, job)
+    if meets:
+        asking.begin()
     fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
-    package_root = None if job.command else PROGRAM.parent.parent
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     prepare(job.setup, {**os.environ, **own})
+    if job.session is not None:
+        return hold_session(job, job.session, {**os.environ, **own})
+    return become_agent(settings, job, own, asking)
+
+
+def become_agent(
+    settings: Settings, job: Job, secrets: Mapping[str, str], asking: Asking
+) -> NoReturn:
+    """Become the agent of this host, so that it receives the signals; raises LaunchError."""
+    number = 1 if job.framework == "tensorflow" else settings.nproc
+    package_root = None if job.command else PROGRAM.parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
+    asking.prepared()
     if package_root:
         stay_unprivileged()
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
+    asking.end()
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)
@@ -3640,7 +4824,7 @@ def train() -> None:
     if job.files:
         os.environ |= keeper_variables(settings, job, address)
     environ = torchrun_environ(
-        {**os.environ, **own}, number, interface, package_root, available_cores()
+        {**os.environ, **secrets}, number, interface, package_root, available_cores()
     )
     say("becomes the agent of this host")
     environ |= {"KIT_HOST": settings.host, "KIT_ADDRESS": address}
@@ -3684,6 +4868,456 @@ def rename_variables(environ: MutableMapping[str, str], version: str) -> None:
             environ.pop(old, None)
 
 
+# -------- launcher/receivers.py
+# The receivers of notifications, and their URLs and keys from files of secrets.
+
+BASE64_KEY = "whsec_"  # Begins a key in base64, as Standard Webhooks has it.
+SECRET_FILES = Path("/run/secrets")
+
+
+class Receiver(NamedTuple):
+    """Where notices of some kinds go. `shown` is its URL for people."""
+
+    url: str
+    shown: str
+    kinds: frozenset[str]
+    key: bytes  # b"": it gets no signature.
+    apprise: Any  # The object of the library that sends; None: a webhook.
+
+
+class Wanted(NamedTuple):
+    """The notifications of a job, as KIT_NOTIFY has them."""
+
+    job: str
+    cluster: str
+    receivers: list[dict[str, Any]]
+
+
+def read_wanted(text: str) -> Wanted:
+    """Read KIT_NOTIFY; raises LaunchError."""
+    with suppress(ValueError, TypeError, KeyError):
+        found = json.loads(text)
+        receivers = [dict(each) for each in found["receivers"]]
+        if all(isinstance(each["on"], list) for each in receivers):
+            return Wanted(str(found["job"]), str(found["cluster"]), receivers)
+    raise LaunchError("KIT_NOTIFY must be the JSON that kit render writes")
+
+
+def read_receivers(wanted: Wanted, environ: Mapping[str, str]) -> Iterator[Receiver]:
+    """Yield the receivers that can be used; a line tells why another one can not."""
+    for number, each in enumerate(wanted.receivers, 1):
+        try:
+            yield read_receiver(each, environ)
+        except LaunchError as error:
+            say(f"receiver {number} of notify gets nothing: {error}", error=True)
+
+
+def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Receiver:
+    """Read one receiver; raises LaunchError."""
+    secret = entry.get("secret")
+    url = read_value_of(str(secret), environ).strip() if secret else str(entry.get("url", ""))
+    where, kinds = shown_url(url), frozenset(map(str, entry["on"]))
+    key = read_key(str(entry["key"]), environ) if entry.get("key") else b""
+    if not (scheme := scheme_of(url)):
+        raise LaunchError(f"the secret {secret} is no URL, such as https://… or tgram://…")
+    if scheme not in WEB:
+        if key:
+            say(f"{where} gets no signature: only webhooks have one")
+        return Receiver(url, where, kinds, b"", open_apprise(url, where))
+    if fault := webhook_fault(url):
+        raise LaunchError(f"{where} {fault}")
+    return Receiver(url, where, kinds, key, None)
+
+
+def read_value_of(name: str, environ: Mapping[str, str]) -> str:
+    """The value of a secret: of its file or, where there are no containers, of its variable."""
+    file = SECRET_FILES / name
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return file.read_text()
+    if value := environ.get(name):
+        return value
+    raise LaunchError(f"the secret {file} is not there; kit deploy makes it")
+
+
+def read_key(name: str, environ: Mapping[str, str]) -> bytes:
+    """The key of signatures: the text itself, or base64 behind its beginning."""
+    text = read_value_of(name, environ).strip()
+    if not text.startswith(BASE64_KEY):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(BASE64_KEY), validate=True)
+    except binascii.Error:
+        raise LaunchError(f"the secret {name} has no base64 behind {BASE64_KEY}") from None
+
+
+def open_apprise(url: str, where: str) -> Any:
+    """An object of Apprise that sends to a URL; raises LaunchError."""
+    # Its warnings may name tokens.
+    logging.getLogger("apprise").addHandler(logging.NullHandler())
+    logging.getLogger("apprise").propagate = False
+    try:
+        library = importlib.import_module("apprise")
+    except ImportError:
+        what = f"{where} needs the Python library apprise, which is not here"
+        fix = "install it in the image, or use a webhook to an Apprise API server"
+        raise LaunchError(f"{what}: {fix}") from None
+    found = library.Apprise()
+    if not found.add(url):
+        raise LaunchError(f"{where} is no URL that Apprise knows")
+    return found
+
+
+# -------- launcher/webhook.py
+# Webhooks: a JSON body, signed as Standard Webhooks has it, and what an answer means.
+#
+# Redirects are not followed: they would carry the signature to another place.
+
+TRY = 10.0  # Seconds of one try, from the connection to the answer.
+TITLES = {
+    "completed": ("has completed", "success"),
+    "failed": ("has failed", "failure"),
+    "ended": ("has ended by itself", "warning"),
+    "host_lost": ("has lost a host", "warning"),
+    "left_out": ("leaves a host out", "warning"),
+    "session_ending": ("ends soon", "warning"),
+    "test": ("is tried out", "info"),
+}
+# The kinds of a notice, in words, and with the types of Apprise.
+
+
+class Outcome(NamedTuple):
+    """What one try has shown: `fault` "" if it has arrived; whether another one may help."""
+
+    fault: str = ""
+    again: bool = False
+    wait: float = 0.0  # Seconds for which the receiver wants no other.
+
+
+def body_of(wanted: Wanted, notice: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a notification; title, body and type are those of an Apprise API server."""
+    kind, hosts, message = notice["kind"], notice.get("hosts", []), str(notice["message"])
+    words, color = TITLES.get(kind, ("", "info"))
+    where = f"{', '.join(hosts)}: " if kind == "failed" and hosts else ""
+    known = {"exit_code": notice.get("exit_code"), **(notice.get("result") or {})}
+    return {
+        "version": 1,
+        "id": f"{wanted.cluster}-{wanted.job}-{notice['id']}",
+        "kind": kind,
+        "job": wanted.job,
+        "cluster": wanted.cluster,
+        "hosts": list(hosts),
+        "time": notice["time"],
+        "message": where + message,
+        **{name: value for name, value in known.items() if value is not None},
+        "title": f"{wanted.cluster}: {wanted.job} {words}".rstrip(),
+        "body": where + message,
+        "type": color,
+    }
+
+
+def headers_of(receiver: Receiver, name: str, content: bytes, now: float) -> dict[str, str]:
+    """The headers of a try: its time is its own, the id that of the notification."""
+    at = str(int(now))
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "kit",
+        "webhook-id": name,
+        "webhook-timestamp": at,
+    }
+    if receiver.key:
+        signed = b".".join((name.encode(), at.encode(), content))
+        digest = hmac.new(receiver.key, signed, hashlib.sha256).digest()
+        headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
+    return headers
+
+
+def try_webhook(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
+    """Send a notification once."""
+    content = json.dumps(body, ensure_ascii=False).encode()
+    headers = headers_of(receiver, str(body["id"]), content, time.time())
+    try:
+        status, answer = post(receiver.url, content, headers)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Outcome(f"does not answer ({reason})", again=True)
+    return judge(status, answer)
+
+
+def judge(status: int, headers: HTTPMessage) -> Outcome:
+    """What an answer means."""
+    if 200 <= status < 300:
+        return Outcome()
+    if 300 <= status < 400:
+        to = headers.get("Location", "")
+        place = f" to {shown_url(to)}" if to else ""
+        return Outcome(f"answers {status}, a redirect{place}: write the URL that it leads to")
+    again = status in {408, 429} or status >= 500
+    return Outcome(f"answers {status}", again, seconds_of(headers.get("Retry-After", "")))
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of Retry-After: a number, or a date."""
+    if text.strip().isdecimal():
+        return float(text)
+    with suppress(TypeError, ValueError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return 0.0
+
+
+def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTTPMessage]:
+    """Post once, within TRY seconds in all; raises OSError, HTTPException or ValueError."""
+    parts = urlsplit(url)
+    late = threading.Event()
+    connection: HTTPConnection
+    if parts.scheme.lower() == "https":
+        context = ssl.create_default_context()
+        connection = HTTPSConnection(parts.netloc, timeout=TRY, context=context)
+    else:
+        connection = HTTPConnection(parts.netloc, timeout=TRY)
+
+    def end() -> None:
+        """A receiver may send a byte now and then: each of them begins the timeout anew."""
+        late.set()
+        if connection.sock:
+            with suppress(OSError):
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    watch = threading.Timer(TRY, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+        connection.connect()
+        if late.is_set():
+            raise TimeoutError
+        connection.request("POST", path, content, dict(headers))
+        answer = connection.getresponse()
+    except (OSError, HTTPException, ValueError):
+        if late.is_set():
+            raise TimeoutError(f"not within {TRY:.0f} s") from None
+        raise
+    finally:
+        watch.cancel()
+        connection.close()
+    return answer.status, answer.headers
+
+
+# -------- launcher/sender.py
+# The process that sends notifications: a thread for each receiver, beside the coordinator.
+#
+# It reads notices from its standard input, a socket, and writes the id of each that it has sent, or
+# given up, to the same. It ends with that connection. So a receiver that hangs delays nothing else.
+
+GIVEN_UP = 600.0  # Seconds after which a notification is not tried again.
+MOST_WAITING = 100  # Number of notifications that wait for a receiver; then the oldest is dropped.
+
+
+def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
+    """Send a notification once, by a webhook or by Apprise."""
+    if receiver.apprise is None:
+        return try_webhook(receiver, body)
+    try:
+        sent = receiver.apprise.notify(
+            body=body["body"], title=body["title"], notify_type=body["type"]
+        )
+    except Exception as error:  # Of any service that Apprise knows; its words may name tokens.
+        return Outcome(f"does not take it ({type(error).__name__})", again=True)
+    return Outcome() if sent else Outcome("does not take it", again=True)
+
+
+class Delivery:
+    """Sends to one receiver, one notification after the other."""
+
+    def __init__(self, receiver: Receiver, settle: Callable[[Mapping[str, Any]], None]) -> None:
+        """`settle` is called with each body that was sent, or given up."""
+        self.receiver, self._settle = receiver, settle
+        self._waiting: deque[Mapping[str, Any]] = deque()
+        self._change = threading.Condition()
+        name = f"notify {receiver.shown}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        """Send a notification after those that wait."""
+        with self._change:
+            dropped = self._waiting.popleft() if len(self._waiting) >= MOST_WAITING else None
+            self._waiting.append(body)
+            self._change.notify()
+        if dropped:
+            self._give_up(dropped, f"has {MOST_WAITING} others to take")
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting)
+                body = self._waiting.popleft()
+            self._send(body)
+
+    def _send(self, body: Mapping[str, Any]) -> None:
+        """Send a notification; after a fault that may pass, again and again with longer pauses."""
+        pause, told = 1.0, False
+        while (outcome := try_once(self.receiver, body)).fault:
+            pause = max(pause, outcome.wait)
+            if not outcome.again or time.time() + pause > body["time"] + GIVEN_UP:
+                self._give_up(body, outcome.fault)
+                return
+            if not told:
+                told = True
+                say(f"{self.receiver.shown} {outcome.fault}: {body['kind']} is sent again")
+            time.sleep(pause)
+            pause *= 2
+        say(f"{self.receiver.shown} is notified: {body['kind']}")
+        self._settle(body)
+
+    def _give_up(self, body: Mapping[str, Any], fault: str) -> None:
+        say(f"{self.receiver.shown} is not notified of {body['kind']}: it {fault}", error=True)
+        self._settle(body)
+
+
+class Sender:
+    """Gives each notice to the receivers that want its kind."""
+
+    def __init__(self, wanted: Wanted, connection: socket.socket) -> None:
+        self._wanted, self._connection = wanted, connection
+        self._left: dict[str, int] = {}  # Receivers that have not settled a notice, by its id.
+        self._names: dict[str, str] = {}  # The notices' own ids, by those of their bodies.
+        self._lock = threading.Lock()
+        found = read_receivers(wanted, os.environ)
+        self._deliveries = [Delivery(each, self._settle) for each in found]
+        for each in self._deliveries:
+            kinds = ", ".join(sorted(each.receiver.kinds))
+            say(f"notifies {each.receiver.shown} of {kinds}")
+
+    def run(self) -> None:
+        """Take notices until the coordinator has ended."""
+        with self._connection.makefile("rb") as lines:
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, notice: Mapping[str, Any]) -> None:
+        body = body_of(self._wanted, notice)
+        kind = notice["kind"]
+        taking = [
+            each for each in self._deliveries if kind in each.receiver.kinds or kind == "test"
+        ]
+        with self._lock:
+            self._names[body["id"]] = notice["id"]
+            self._left[body["id"]] = len(taking) + 1
+        for each in taking:
+            each.add(body)
+        self._settle(body)
+
+    def _settle(self, body: Mapping[str, Any]) -> None:
+        with self._lock:
+            name = str(body["id"])
+            self._left[name] -= 1
+            if self._left[name]:
+                return
+            del self._left[name]
+            line = json.dumps(self._names.pop(name)).encode() + b"\n"
+            with suppress(OSError):  # The coordinator has ended, and so will this process.
+                self._connection.sendall(line)
+
+
+def send_notices() -> None:
+    """Send the notices that the coordinator writes, until it has ended."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # The coordinator gives it time.
+    wanted = read_wanted(os.environ["KIT_NOTIFY"])
+    with socket.socket(fileno=os.dup(0)) as connection:
+        Sender(wanted, connection).run()
+    os._exit(0)  # Threads may wait for receivers.
+
+
+# -------- launcher/courier.py
+# The coordinator's side of notifications: it starts the process that sends them, and feeds it.
+
+LAST_TRIES = 8.0  # Seconds for what is left after SIGTERM: Docker kills a container after 10.
+MOST_LEFT = 200  # Number of notices that are not settled.
+STARTS = 3  # Of the process, if it ends by itself.
+
+
+class Courier:
+    """Hands notices to the process that sends them; knows which are not settled."""
+
+    def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
+        self._wanted = bool(environ.get("KIT_NOTIFY"))
+        self._notices = notices
+        self._left: dict[str, dict[str, Any]] = {}  # What is not settled, by id.
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        if self._wanted:
+            notices.send = self.send
+
+    def send(self, notice: Notice) -> None:
+        """Hand over a notice."""
+        if len(self._left) >= MOST_LEFT:
+            say(f"too many notifications wait: nobody is notified of {notice.kind}", error=True)
+            return
+        if not self._wanted:
+            say(f"nobody is notified of {notice.kind}: see above", error=True)
+            return
+        self._left[notice.id] = {"time": round(time.time(), 3), **asdict(notice)}
+        self._write(self._left[notice.id])
+
+    def busy(self) -> bool:
+        """Whether notices are being sent."""
+        return bool(self._left)
+
+    def start(self) -> None:
+        """Start the process, if the job notifies anybody."""
+        if self._wanted:
+            self._task = asyncio.create_task(self._run())
+
+    async def end(self, seconds: float) -> None:
+        """End the process, after so many seconds at most for what is left."""
+        deadline = time.monotonic() + seconds
+        while self._task and not self._task.done() and self._left and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for each in self._left.values():
+            say(f"ends before every receiver was notified of {each['kind']}", error=True)
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._process and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def _write(self, notice: Mapping[str, Any]) -> None:
+        if self._writer:
+            self._writer.write(json.dumps(notice).encode() + b"\n")
+
+    async def _run(self) -> None:
+        for _ in range(STARTS):
+            ours, theirs = socket.socketpair()
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(PROGRAM), "notifier"),
+                stdin=theirs.fileno(),
+                stdout=None,
+                env=os.environ,
+                start_new_session=True,
+            )
+            theirs.close()
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            for each in self._left.values():
+                self._write(each)
+            await self._take(reader)
+            self._writer.close()
+            self._writer = None
+            code = await self._process.wait()
+            say(f"the process that notifies has ended with exit code {code}", error=True)
+        self._wanted = False
+        self._left.clear()
+
+    async def _take(self, reader: asyncio.StreamReader) -> None:
+        """Take note of what was sent or given up, until the process has ended."""
+        with suppress(OSError, ValueError):
+            while line := await reader.readline():
+                name = str(json.loads(line))
+                self._left.pop(name, None)
+                self._notices.note_sent(name)
+
+
 # -------- launcher/coordinator.py
 # The coordinators of a built-in training and of a script's rounds.
 
@@ -3694,12 +5328,15 @@ chance = partial(random.randrange, CHANCES)
 def coordinate() -> None:
     """Serve the coordinator of a built-in training."""
     hosts = read_nnodes(os.environ)
-    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say))
+    notices = Notices(clock=time.monotonic)
+    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say, notices))
 
 
 def serve_rendezvous() -> None:
     """Serve the rendezvous of a script."""
-    serve("rendezvous", Rounds(time.monotonic, today=time.time, chance=chance, say=say))
+    notices = Notices(clock=time.monotonic)
+    rounds = Rounds(time.monotonic, today=time.time, chance=chance, say=say, notices=notices)
+    serve("rendezvous", rounds)
 
 
 def serve(name: str, decisions: Decisions) -> None:
@@ -3710,9 +5347,21 @@ def serve(name: str, decisions: Decisions) -> None:
     address = own_address([host])
     listener = listen(address, port)
     say(f"serves the {name} on {endpoint_text((address, port))}")
-    received = asyncio.run(Server(decisions).serve(listener))
+    received = asyncio.run(serve_and_notify(decisions, listener))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the {name} on {reason}")
+
+
+async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:
+    """Serve, and notify people beside it; return the signal that ends it, or 0."""
+    courier = Courier(os.environ, decisions.notices)
+    courier.start()
+    received = 0
+    try:
+        received = await Server(decisions, courier.busy).serve(listener)
+    finally:
+        await courier.end(LAST_TRIES if received else 0.0)
+    return received
 
 
 # -------- launcher/main.py
@@ -3722,7 +5371,7 @@ def serve(name: str, decisions: Decisions) -> None:
 def command(arguments: list[str]) -> Callable[[], int | None]:
     """Return the subcommand that the arguments name."""
     commands = {"": train, "coordinator": coordinate, "health": check_health}
-    commands["rendezvous"] = serve_rendezvous
+    commands |= {"rendezvous": serve_rendezvous, "notifier": send_notices}
     name = " ".join(arguments)
     if arguments[:1] == ["agent"]:
         return run_agent
@@ -3732,6 +5381,10 @@ def command(arguments: list[str]) -> Callable[[], int | None]:
         return fork_tensorflow
     if arguments[:1] == ["worker"]:
         return run_worker
+    if arguments[:1] == ["session"]:
+        return session_command
+    if arguments[:1] == ["notify"]:
+        return tell_coordinator
     if name not in commands:
         raise LaunchError(f"unknown: {name}; give nothing, coordinator, rendezvous or health")
     return commands[name]

@@ -64,7 +64,9 @@ def _optional(field: Field[Any]) -> bool:
 
 
 def _type(hint: Any) -> str:
-    if get_origin(hint) is Literal:
+    if get_origin(hint) is Literal and hint != events.FailureClass:
+        return " or ".join(f"`{each}`" for each in get_args(hint))
+    if hint == events.FailureClass:
         return "a [kind of failure](#kinds-of-failure)"
     if get_origin(hint) is tuple:
         return "list of texts"

@@ -19,7 +19,7 @@ from kit.measurements import StepTime
 from kit.model import Gpu, Host
 from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
-from kit.runtime.events import is_event
+from kit.runtime.lines import is_event
 from kit.runtime.status import LogLine
 from kit.values import Say
 from kit.workload.types import Workload

@@ -12,7 +12,8 @@ from kit.code.folder import list_code, printable
 from kit.code.pack import packed
 from kit.datasets.cluster import DataCluster
 from kit.errors import InputError
-from kit.model import DataSet, Package
+from kit.jobs import Package
+from kit.model import DataSet
 from kit.paths import Paths, identity
 from kit.plan.notes import package_notes
 from kit.runtime.history import newest

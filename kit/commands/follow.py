@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import click
 
-from kit.runtime.events import Reader, is_event
+from kit.runtime.events import Reader
+from kit.runtime.lines import is_event
 from kit.runtime.status import JobStatus, LogLine, Progress, State
 from kit.runtime.target import Target
 from kit.values import count

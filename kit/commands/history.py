@@ -13,12 +13,16 @@ import click
 
 from kit.commands.options import with_paths
 from kit.commands.records import archive_of
-from kit.commands.report import TOLERANCE
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
+from kit.errors import KitError
 from kit.paths import Paths, identity
 from kit.report.archive import Archive, began
-from kit.runtime.history import Deployment
+from kit.runtime.history import Deployment, begins, newest
+from kit.runtime.outcome import Outcome, outcome_of
+from kit.runtime.past import Past
+from kit.workload.names import kind_of
+from kit.workload.types import Kind
 
 
 @click.command("history", short_help="Show what was deployed when, and by whom.")
@@ -29,21 +33,29 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     """Show what was deployed when, by whom and from which input, the newest first.
 
     `kit logs JOB --run N` prints the kept lines of the deployment with the number N. Equal hashes
-    mean equal input; comments and the order of keys do not count. The runs are those that `kit
-    report` has read on this machine: `kit report JOB@RUN` shows one again.
+    mean equal input; comments and the order of keys do not count. The outcome is from the lines
+    that the hosts keep with `monitoring: {logs: 30d}`. The runs are those that `kit report` has
+    read on this machine: `kit report JOB@RUN` shows one again.
     """
     cluster, own = identity(paths)
-    deployments = target_for(engine or own, cluster, paths.tree(cluster)).history()
+    tree = paths.tree(cluster)
+    past = Past(target_for(engine or own, cluster, tree), cluster, tree)
+    deployments = past.history
     runs, numbers = _runs(archive_of(cluster), deployments), _numbers(deployments)
+    outcomes = _outcomes(past)
+    ends = [
+        outcomes.get((each.job, number)) for each, number in zip(deployments, numbers, strict=True)
+    ]
     if as_json:
         listing = [
             {
                 **dataclasses.asdict(each),
                 "number": number,
+                "outcome": end.json() if end else None,
                 "runs": [run for run, _ in own_runs],
                 "reports": reports,
             }
-            for each, number, own_runs in zip(deployments, numbers, runs, strict=True)
+            for each, number, end, own_runs in zip(deployments, numbers, ends, runs, strict=True)
             for reports in [[str(path) for _, path in own_runs if path is not None]]
         ]
         click.echo(json.dumps(listing, indent=2))
@@ -51,12 +63,14 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     # Without a repository there is none, and the column would squeeze the others.
     commit = ["commit"] if any(each.commit for each in deployments) else []
     code = ["code"] if any(each.code for each in deployments) else []
-    more = (*commit, *code, "image", "run", "report")
+    outcome = ["outcome"] if any(end and end.words for end in ends) else []
+    more = (*outcome, *commit, *code, "image", "run", "report")
     rows = table("when", "job", "#", "by", "inventory", "job's hash", *more)
-    for each, number, own_runs in zip(deployments, numbers, runs, strict=True):
+    for each, number, end, own_runs in zip(deployments, numbers, ends, runs, strict=True):
         pages = dict.fromkeys(_shown(path) for _, path in own_runs if path is not None)
         rows.add_row(
             *(each.when, each.job, str(number), each.by, each.inventory, each.job_hash),
+            *(end.words if end else "" for _ in outcome),
             *(f"{each.version} {each.subject}".strip() for _ in commit),
             *(each.code for _ in code),
             each.image,
@@ -64,6 +78,21 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
             "\n".join(pages),
         )
     console().print(rows)
+
+
+def _outcomes(past: Past) -> dict[tuple[str, int], Outcome]:
+    """Return how the jobs' deployments have ended, by job and number, as far as lines are kept."""
+    if not past.is_kept:
+        return {}
+    jobs = [job for job in newest(past.history) if kind_of(job) is Kind.JOB]
+    try:
+        runs = past.events_of(jobs)
+    except KitError as error:
+        click.echo(f"note: how the jobs have ended is not known: {error.message}", err=True)
+        return {}
+    for note in past.notes:
+        click.echo(f"note: {note}", err=True)
+    return {run: outcome_of(lines) for run, lines in runs.items()}
 
 
 def _numbers(deployments: Sequence[Deployment]) -> list[int]:
@@ -88,11 +117,11 @@ def _runs(
     """Return the runs that began with each deployment, and the newest report of each."""
     runs = []
     for number, each in enumerate(deployments):
-        newer = [other.time for other in deployments[:number] if other.job == each.job]
+        newer = [begins(other) for other in deployments[:number] if other.job == each.job]
         own = [
             run
             for run in archive.runs(each.job)
-            if each.time - TOLERANCE <= began(run) < min(newer, default=math.inf) - TOLERANCE
+            if begins(each) <= began(run) < min(newer, default=math.inf)
         ]
         runs.append([(run, archive.report_of(each.job, run)) for run in own])
     return runs

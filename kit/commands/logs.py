@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
-from kit.commands.report import TOLERANCE
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError, joined
 from kit.paths import Paths, identity
 from kit.plan.storage import volume_name
-from kit.runtime.events import is_event
-from kit.runtime.history import Deployment, newest
+from kit.runtime.lines import is_event
+from kit.runtime.past import Past
 from kit.runtime.status import LogLine, NoLinesError
 from kit.runtime.target import Target
-from kit.values import WrongValueError, count, duration
+from kit.values import WrongValueError, duration
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
 from trainer.contract.words import nearest
-
-if TYPE_CHECKING:
-    from kit.runtime.kept import Span
 
 
 @click.command("logs", short_help="Print the log lines of jobs and servers.")
@@ -80,6 +74,7 @@ def command(
     target = target_for(engine or own, cluster, paths.tree(cluster))
     if dumps is not None:
         return _dumps(cluster, paths.tree(cluster), target, jobs, dumps)
+    past = Past(target, cluster, paths.tree(cluster))
     known = target.known()
     # A server's log has no end.
     names = jobs or tuple(
@@ -89,9 +84,9 @@ def command(
     if host is not None and hosts and host not in hosts:
         raise InputError(f"no host {host} takes part", nearest(host, sorted(hosts)))
     if run is not None or (kept and not follow):
-        lines = _kept(cluster, paths.tree(cluster), target, jobs, begin, run)
+        lines = _kept(past, jobs, begin, run)
     else:
-        lines = _there(cluster, paths.tree(cluster), target, names, begin, follow=follow)
+        lines = _there(past, target, names, begin, follow=follow)
     for line in lines:
         wanted = host in {None, line.host} and rank in {None, line.rank}
         if wanted and (events or not is_event(line.text)):
@@ -100,66 +95,26 @@ def command(
 
 
 def _there(
-    cluster: str,
-    tree: Path,
-    target: Target,
-    names: Sequence[str],
-    begin: float | None,
-    *,
-    follow: bool,
+    past: Past, target: Target, names: Sequence[str], begin: float | None, *, follow: bool
 ) -> Iterator[LogLine]:
     """Yield the lines of containers; if they are gone, the lines that were kept of them."""
     try:
         yield from target.logs(names, follow=follow, since=begin)
-    except NoLinesError as error:
+    except (NoLinesError, InputError) as error:  # It may be one of long ago.
         try:
-            yield from _kept(cluster, tree, target, names, begin, None)
+            yield from _kept(past, names, begin, None)
         except KitError:
             raise error from None
 
 
 def _kept(
-    cluster: str,
-    tree: Path,
-    target: Target,
-    names: Sequence[str],
-    begin: float | None,
-    run: int | None,
+    past: Past, names: Sequence[str], begin: float | None, run: int | None
 ) -> Iterator[LogLine]:
-    """Yield the lines that the hosts have kept; say which hosts cannot be asked."""
-    from kit.runtime.kept import Span, kept_lines
-    from kit.runtime.rendered import rendered
-
-    if not target.on_hosts:
-        raise InputError("no lines are kept with engine local", "leave out --run; `kit logs JOB`")
-    history = target.history()
-    known = list(dict.fromkeys(each.job for each in history))
-    for name in names:
-        if name not in known:
-            raise InputError(f"{name} is not in the history", nearest(name, known))
-    names = names or known
-    last = [each.time - TOLERANCE for each in newest(history).values() if each.job in names]
-    span = Span(min(last, default=0.0) if begin is None else begin, math.inf)
-    if run is not None:
-        span = _span(history, names, run)
-    lines, failed = kept_lines(rendered(tree).hosts, cluster, names, span)
-    for error in failed:
-        click.echo(f"note: its lines are missing: {error.message}", err=True)
+    """Yield the lines that the hosts have kept, after notes about missing ones."""
+    lines = past.lines(names, begin, run)
+    for note in past.notes:
+        click.echo(f"note: {note}", err=True)
     yield from lines
-
-
-def _span(history: Sequence[Deployment], names: Sequence[str], run: int) -> Span:
-    """Return the time in which the containers of a job's deployment have begun."""
-    from kit.runtime.kept import Span
-
-    if len(names) != 1:
-        raise InputError("--run is that of one job", "write `kit logs JOB --run N`")
-    times = sorted(each.time - TOLERANCE for each in history if each.job == names[0])
-    if run > len(times):
-        what = f"{names[0]} has {count(len(times), 'deployment')} in the history, not {run}"
-        raise InputError(what, "see their numbers with `kit history`")
-    end = times[run] if run < len(times) else math.inf
-    return Span(times[run - 1], end, of_begin=True)
 
 
 def _dumps(cluster: str, tree: Path, target: Target, jobs: tuple[str, ...], folder: Path) -> None:

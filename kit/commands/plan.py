@@ -12,12 +12,13 @@ import click
 from kit.bench.file import load
 from kit.commands.code import size_of
 from kit.commands.options import with_paths
-from kit.commands.plan_tables import host_rows, placement_rows, serving_rows
+from kit.commands.plan_tables import host_rows, placement_rows, serving_rows, work_of
 from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
 from kit.datasets.sizes import load as load_sizes
+from kit.jobs import Package
 from kit.measurements import Measurements
-from kit.model import DataSet, Package, Use
+from kit.model import DataSet, Use
 from kit.paths import Paths
 from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.division import shown
@@ -30,7 +31,7 @@ from kit.plan.work import JobPlan, ServerPlan
 from kit.project import load_project, lowered_of
 from kit.render.documents import header, plan_json
 from kit.targets.lowered import Lowered
-from kit.values import count, show_bytes, show_seconds, show_speed
+from kit.values import count, show_bytes, show_seconds, show_size, show_speed
 from kit.workload.types import Workload
 from trainer.contract.described import augmentations, how_it_steps
 
@@ -82,16 +83,15 @@ def show(
         f"{count(total, 'GPU')}, {training:,} for training",
     )
     screen.print(host_rows(plan, every=every))
+    if plan.monitoring and (logs := plan.monitoring.logs):
+        days, most = count(logs.days, "day"), show_size(logs.size)
+        screen.print(f"each host keeps the lines of containers for {days}, at most {most}")
     for job in plan.jobs:
-        screen.print(_bold(f"job {job.name}"), f" {_work(job)}")
+        screen.print(_bold(f"job {job.name}"), f" {work_of(job)}")
         screen.print(placement_rows(job, every=every))
         work = lowered.workload(job.name)
         prediction = predictions.get(job.name)
-        lines = [_batch(job), *_recipe(job), *_precision(work), *_data(lowered, job, sizes)]
-        lines += _division(job) if job.division else [_traffic(job)]
-        lines += [] if prediction else _exchange(job)
-        lines.append(_rendezvous(job, work))
-        for line in lines:
+        for line in _lines(lowered, job, work, sizes, predicted=prediction is not None):
             screen.print(f"  {line}")
         if len(job.placements) > 1:
             screen.print(f"  ranks       consecutive on each host; {_order(job)}")
@@ -106,6 +106,20 @@ def show(
     of_code = [note for name, one in packages if one for note in package_notes(name, one)]
     for note in (*lowered.notes, *of_code):
         screen.print(Text("note", style="yellow"), f" {note}")
+
+
+def _lines(
+    lowered: Lowered, job: JobPlan, work: Workload, sizes: Sizes, *, predicted: bool
+) -> Iterator[str]:
+    """Yield the lines on a job below the table of its hosts."""
+    if session := job.job.session:
+        yield from _data(lowered, job, sizes)
+        yield f"home        {session.home}, in a volume of {job.hosts[0].name}, which stays"
+        return
+    yield from (_batch(job), *_recipe(job), *_precision(work), *_data(lowered, job, sizes))
+    yield from _division(job) if job.division else [_traffic(job)]
+    yield from () if predicted else _exchange(job)
+    yield _rendezvous(job, work)
 
 
 def _bold(text: str) -> Text:
@@ -143,13 +157,6 @@ def _addresses(work: Workload) -> str:
 def _few(urls: Sequence[str]) -> str:
     more = len(urls) - 3
     return ", ".join(urls[:3]) + (f" and {more} more" if more > 0 else "")
-
-
-def _work(job: JobPlan) -> str:
-    train = job.job.train
-    if train is not None:
-        return f"{train.model} on {train.dataset}, {count(train.epochs, 'epoch')}"
-    return shlex.join(job.job.command)
 
 
 def _batch(job: JobPlan) -> str:

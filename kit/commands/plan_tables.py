@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +11,7 @@ from kit.commands.tables import table
 from kit.model import Host, Use
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
-from kit.values import show_speed
+from kit.values import count, show_age, show_speed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,6 +51,18 @@ def placement_rows(job: JobPlan, *, every: bool) -> Table:
     for group in _grouped(job.spares, _placement_shape, _rough_shape, every=every):
         rows.add_row(*_placed(group), "spare", _gpus(group))
     return rows
+
+
+def work_of(job: JobPlan) -> str:
+    """Describe what a job runs."""
+    train = job.job.train
+    if train is not None:
+        return f"{train.model} on {train.dataset}, {count(train.epochs, 'epoch')}"
+    if job.job.command:
+        return shlex.join(job.job.command)
+    limit = f" for {show_age(job.job.max_duration)}" if job.job.max_duration else ""
+    unused = f", or until unused for {show_age(job.job.idle)}" if job.job.idle else ""
+    return f"a session{limit}{unused}"
 
 
 def serving_rows(server: ServerPlan, *, every: bool) -> Table:

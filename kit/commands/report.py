@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import click
 from kit import __version__, files
 from kit.commands.options import with_paths
 from kit.commands.records import archive_of, read_runs
+from kit.commands.scripts import scripts_of, show_script
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError, ProblemsError
@@ -20,14 +20,12 @@ from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.project import load_lowered
 from kit.report.collect import chosen
-from kit.report.moments import Moment, moments
 from kit.report.record import Run, named
 from kit.report.run_view import NONE, Origin, number, share
 from kit.report.times import compare, division, paces, speed, speed_unit
 from kit.report.view import Inventory
-from kit.runtime.history import Deployment
-from kit.runtime.status import JobStatus, NoLinesError
-from kit.runtime.target import Target
+from kit.runtime.history import Deployment, begins
+from kit.runtime.past import Past
 from kit.targets.lowered import Lowered
 from kit.values import count
 from kit.workload.names import kind_of
@@ -37,8 +35,6 @@ from trainer.contract.words import nearest
 
 MOST = 8
 """Runs side by side; the page has as many colours."""
-TOLERANCE = 2.0
-"""Seconds by which the clock of a host may be before this machine's."""
 
 
 @click.command("report", short_help="Show runs side by side, as a page and in the terminal.")
@@ -66,14 +62,16 @@ def command(
 ) -> None:
     """Write a page that shows runs side by side, and a summary of them.
 
-    JOB is a job (default: all with records), JOB@RUN one of its earlier runs: `kit history` lists
-    them. The trainer records its runs beside the checkpoints; kit keeps a copy of those that it has
-    read.
+    JOB is a job (default: all), JOB@RUN one of its earlier runs: `kit history` lists them. The
+    trainer records its runs beside the checkpoints; kit keeps a copy of those that it has read. A
+    job without a record has a time line from its lines; JOB@N is that of its deployment N, if the
+    hosts keep lines.
     """
     cluster, own = identity(paths)
     name = engine or own
     target = target_for(name, cluster, paths.tree(cluster))
-    history = target.history()
+    past = Past(target, cluster, paths.tree(cluster))
+    history = past.history
     lowered = _lowered(paths, name)
     jobs_of_files = {each.name: each for each in lowered.workloads} if lowered else {}
     known = {name for name, each in jobs_of_files.items() if each.kind is Kind.JOB}
@@ -86,12 +84,9 @@ def command(
         job: read_runs(target, cluster, job, jobs_of_files.get(job))
         for job in (dict.fromkeys(job for job, _ in wanted) or sorted(known))
     }
-    scripts = [
-        _script(target, status)
-        for status in target.status()
-        if not status.serves and status.job in by_job and not by_job[status.job]
-    ]
-    wanted = [each for each in wanted if each[0] not in {script.status.job for script in scripts}]
+    without = [job for job, own_runs in by_job.items() if not own_runs]
+    scripts = scripts_of(past, target, without, wanted, most)
+    wanted = [each for each in wanted if each[0] not in {script.job for script in scripts}]
     runs = _chosen(by_job, wanted, most) if wanted or any(by_job.values()) or not scripts else []
     origins = [_origin(run, history) for run in runs]
     if as_json:
@@ -101,7 +96,7 @@ def command(
         click.echo(json.dumps(listing, indent=2, ensure_ascii=False))
         return
     for script in scripts:
-        _show_script(script)
+        show_script(script)
     if not runs:
         return
     hashes = {each.inventory_hash for name, each in jobs_of_files.items() if name in by_job}
@@ -114,53 +109,6 @@ def command(
         archive_of(cluster).note_report(run.job, run.id, out)
     _summary(runs)
     click.echo(f"{out}: {len(text.encode()) / 1000:,.0f} kB, {count(len(runs), 'run')}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """A job without a record, such as a script of the user's own."""
-
-    status: JobStatus
-    moments: tuple[Moment, ...]
-
-    def json(self) -> dict[str, object]:
-        """Return its values; times are in seconds since 1970."""
-        return {
-            "job": self.status.job,
-            "state": self.status.state,
-            "world_size": self.status.world_size,
-            "restarts": self.status.restarts,
-            "failure": self.status.failure,
-            "events": [asdict(each) for each in self.moments],
-        }
-
-
-def _script(target: Target, status: JobStatus) -> _Script:
-    """Return what is known of a job; the containers of one that was stopped are gone."""
-    try:
-        return _Script(status, moments(target.logs([status.job], follow=False)))
-    except (InputError, NoLinesError):
-        return _Script(status, ())
-
-
-def _show_script(script: _Script) -> None:
-    """Say what the launcher knows of a job: its ranks, its restarts and its time line."""
-    status = script.status
-    click.echo(
-        f"{status.job}: {status.state}; it has no record: the built-in trainer alone writes one. "
-        "What the launcher of each host knows:"
-    )
-    places = [
-        f"{', '.join(map(str, host.ranks))} on {host.host}" for host in status.hosts if host.ranks
-    ]
-    if places:
-        click.echo(f"ranks {'; '.join(places)}; {count(status.restarts, 'restart')}")
-    rows = table("at", "host", "event")
-    for each in script.moments:
-        when = datetime.fromtimestamp(each.time).astimezone().isoformat(" ", "seconds")
-        rows.add_row(when, each.host, each.words)
-    if script.moments:
-        console().print(rows)
 
 
 def _lowered(paths: Paths, engine: str) -> Lowered | None:
@@ -200,7 +148,7 @@ def _chosen(
 def _origin(run: Run, deployments: Sequence[Deployment]) -> Origin:
     """Return the newest deployment before a run; deployments are the newest first."""
     for each in deployments:
-        if each.job == run.job and each.time <= run.attempts[-1].time + TOLERANCE:
+        if each.job == run.job and begins(each) <= run.attempts[-1].time:
             return Origin(each.image, each.by, each.inventory, each.job_hash, each.code)
     return Origin()
 

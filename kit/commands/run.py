@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from kit import files, tree
 from kit.code.folder import printable
 from kit.commands.deploy import run_job
+from kit.commands.job_file import file_of, free_hosts, head_of, image_of, remove, write_job
 from kit.commands.options import with_paths
-from kit.commands.targets import target_for, with_engine
+from kit.commands.targets import with_engine
 from kit.config.flow import flow
 from kit.config.load import Project
 from kit.errors import InputError, KitError
-from kit.model import Job, JobHosts
 from kit.paths import Paths
-from kit.plan.free import choose, free_gpus
-from kit.project import load_lowered, load_project, lowered_of
-from kit.rendered import render_lowered
+from kit.project import load_project
 from kit.runtime.status import JobStatus, State
 from kit.targets.lowered import Lowered
-from kit.values import WrongValueError, count, dns_label, label_of
+from kit.values import count, label_of
 
-WRITTEN = "# Written by `kit run`, which writes it anew. Without this line it is yours.\n"
+COMMAND = "kit run"
 FAILED = 1
 
 
@@ -85,26 +81,22 @@ def command(
     wanted = Wanted(name, hosts, gpus, image, code)
     project = load_project(paths)
     job = wanted.name or _name_of(command)
-    file = _file_of(paths, job)
-    before = _read(file)
-    files.replace(file, _text(paths, project, wanted, job, command))
-    try:
-        _render(paths, job)
-    except KitError:
-        _restore(file, before)
-        raise
+    file = file_of(paths, job, COMMAND)
+    text = _text(paths, project, wanted, job, command)
+
+    lowered, undo = write_job(paths, file, text)
+    click.echo(_described(lowered, job))
     try:
         signalled, status = run_job(paths, job, engine, follows=not detach)
     except InputError:
-        _restore(file, before)
-        _render_all(paths)
+        undo()
         raise
     except KitError:
         if removes:
-            _remove(paths, job, engine, file)
+            remove(paths, file, engine)
         raise
     if removes:
-        _remove(paths, job, engine, file)
+        remove(paths, file, engine)
     return signalled or (0 if detach or status is None else exit_status(status))
 
 
@@ -114,56 +106,17 @@ def _name_of(command: Sequence[str]) -> str:
     return label_of(Path(script).name.removesuffix(".py")) or "run"
 
 
-def _file_of(paths: Paths, job: str) -> Path:
-    """Return the file of a job; refuse one that a person has written."""
-    try:
-        dns_label(job)
-    except WrongValueError as error:
-        raise InputError(f"--name: {error.what}", error.fix) from None
-    file = paths.jobs_folder() / f"{job}.yaml"
-    before = _read(file)
-    if before is not None and not before.startswith(WRITTEN):
-        what = f"{file} was not written by kit run"
-        raise InputError(what, f"give the run another name, as in `--name {job}-2`")
-    return file
-
-
-def _read(file: Path) -> str | None:
-    try:
-        return files.read_plain(file).decode(errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-def _restore(file: Path, before: str | None) -> None:
-    if before is None:
-        file.unlink(missing_ok=True)
-    else:
-        files.replace(file, before)
-
-
 def _text(paths: Paths, project: Project, wanted: Wanted, job: str, command: Sequence[str]) -> str:
     """Return the job's file."""
-    others = [each for each in project.jobs if each.name != job]
     content: dict[str, object] = {
-        "image": wanted.image or _image(project.jobs),
+        "image": wanted.image or image_of(project.jobs),
         "command": list(command),
     }
     if folder := _code(wanted.code, command):
         content["code"] = os.path.relpath(folder.resolve(), paths.inventory.parent.resolve())
-    hosts = _hosts(project, others, wanted)
+    hosts = free_hosts(project, job, wanted.hosts, wanted.gpus)
     content["hosts"] = {"names": list(hosts.names), "gpus_per_host": hosts.gpus_per_host}
-    return WRITTEN + "".join(f"{key}: {flow(value)}\n" for key, value in content.items())
-
-
-def _image(jobs: Sequence[Job]) -> str:
-    images = sorted({each.image for each in jobs})
-    if len(images) == 1:
-        return images[0]
-    what = f"the jobs have several images: {', '.join(images)}" if images else "there is no image"
-    raise InputError(what, f"name one, as in `--image {images[0] if images else 'IMAGE'}`")
+    return head_of(COMMAND) + "".join(f"{key}: {flow(value)}\n" for key, value in content.items())
 
 
 def _code(folder: Path | None, command: Sequence[str]) -> Path | None:
@@ -176,41 +129,14 @@ def _code(folder: Path | None, command: Sequence[str]) -> Path | None:
     return Path() if module or script else None
 
 
-def _hosts(project: Project, others: Sequence[Job], wanted: Wanted) -> JobHosts:
-    rest = Project(project.inventory, tuple(others), project.servers, project.lock, project.sources)
-    plan = lowered_of(rest, project.inventory).plan
-    try:
-        return choose(free_gpus(project.inventory, plan.jobs), wanted.hosts, wanted.gpus)
-    except WrongValueError as error:
-        raise InputError(error.what, error.fix) from None
-
-
-def _render(paths: Paths, job: str) -> None:
-    """Write the files, and say in short what runs where."""
-    lowered = _render_all(paths)
+def _described(lowered: Lowered, job: str) -> str:
+    """Say in short what runs where."""
     (plan,) = [each for each in lowered.plan.jobs if each.name == job]
     places = ", ".join(
         f"{each.host.name} ({count(len(each.gpus), 'GPU')})" for each in plan.placements
     )
     words = printable(" ".join(plan.job.command))
-    click.echo(f"job {job} on {places}, world size {plan.world_size}: {words}")
-
-
-def _render_all(paths: Paths) -> Lowered:
-    lowered = load_lowered(paths)
-    tree.write(paths.tree(lowered.cluster), render_lowered(lowered, paths))
-    return lowered
-
-
-def _remove(paths: Paths, job: str, engine: str | None, file: Path) -> None:
-    """Remove a job that has ended: its containers, its file, and its rendered files."""
-    lowered = load_lowered(paths)
-    root = paths.tree(lowered.cluster)
-    with suppress(KitError):  # Nothing of it may be left.
-        target_for(engine or lowered.engine, lowered.cluster, root).stop(job)
-    file.unlink(missing_ok=True)
-    _render_all(paths)
-    click.echo(f"job {job}: removed")
+    return f"job {job} on {places}, world size {plan.world_size}: {words}"
 
 
 def exit_status(status: JobStatus) -> int:

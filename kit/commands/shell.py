@@ -18,7 +18,7 @@ from kit.runtime.access import chosen_host
 from trainer.contract.code import UNPACKED, WORKSPACE
 
 IN_THE_CODE = f"""\
-for each in {WORKSPACE} "/tmp/workspace-$(id -u)"; do
+for each in {WORKSPACE} "/tmp/workspace-$(id -u)" "$KIT_WORKSPACE"; do
     [ -f "$each/{UNPACKED}" ] && cd "$each"
 done
 """

@@ -22,7 +22,7 @@ from kit.runtime.health import with_health
 from kit.runtime.history import Deployment, newest
 from kit.runtime.proof import not_deployed, wrong_gpus
 from kit.runtime.rendered import rendered
-from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.runtime.status import ENDED, HostStatus, JobStatus, SessionStatus, State
 from kit.values import count, names_gpu, show_age
 from kit.workload.types import Kind
 from trainer.contract.words import nearest
@@ -227,8 +227,9 @@ def show(report: Report) -> Iterator[RenderableType]:
         last = report.deployments.get(status.job)
         commit = f"deployed from {last.source}" if last and last.commit else ""
         code = f"code {last.code}" if last and last.code else ""
-        messages = (*_running_messages(status), *failures(status), status.message, commit, code)
-        for text in (score(status), *messages):
+        over = status.session.ended if status.session else ""
+        messages = (*_running_messages(status), *failures(status), status.message, over)
+        for text in (score(status), *messages, commit, code):
             if text:
                 yield f"{status.job}: {text}"
     for text in report.not_deployed:
@@ -236,6 +237,17 @@ def show(report: Report) -> Iterator[RenderableType]:
     yield from report.missing
     for text in report.wrong_gpus:
         yield Text(f"WRONG GPUs: {text}", style="bold red")
+
+
+def describe_session(session: SessionStatus) -> str:
+    """Return until when a session is open, and whether somebody uses it."""
+    left = session.until - time.time()
+    end = time.strftime("%a %H:%M", time.localtime(session.until)) if session.until else ""
+    until = f"open until {end}, {show_age(left)} still" if end else "open without an end"
+    if session.connected:
+        return f"{until}; {count(session.connected, 'connection')}"
+    limit = f" of {show_age(session.idle)}" if session.idle else ""
+    return f"{until}; unused for {show_age(session.unused)}{limit}"
 
 
 def _running_messages(status: JobStatus) -> Iterator[str]:
@@ -246,6 +258,8 @@ def _running_messages(status: JobStatus) -> Iterator[str]:
         yield f"answers at {', '.join(status.urls)}"
     if status.serves or status.state is not State.RUNNING:
         return
+    if status.session:
+        yield describe_session(status.session)
     if status.world_size is not None and status.world_size != status.planned:
         yield f"{status.world_size} of {count(status.planned, 'rank')} train"
     since = time.time() - status.last_step if status.last_step is not None else 0.0
@@ -272,10 +286,11 @@ def _row(status: JobStatus) -> tuple[str, ...]:
 def _host_rows(
     status: JobStatus, indexes: Mapping[str, Mapping[str, int]]
 ) -> Iterator[tuple[str, ...]]:
+    noun = "replica" if status.serves else "GPU" if status.session else "rank"
     if len(status.hosts) <= MANY:
         for host in status.hosts:
             places = indexes.get(host.host, {})
-            yield (status.job, host.host, *_host(host, places, serves=status.serves))
+            yield (status.job, host.host, *_host(host, places, noun))
         return
 
     def key(host: HostStatus) -> tuple[str, str]:
@@ -290,13 +305,9 @@ def _host_rows(
         yield status.job, names, first.state, "", size, first.message
 
 
-def _host(
-    host: HostStatus, places: Mapping[str, int], *, serves: bool
-) -> tuple[str, str, str, str]:
-    ranks = ", ".join(map(str, host.ranks)) or count(host.processes, "rank")
-    if serves:
-        ranks = count(host.processes, "replica")
-    elif host.spare:
+def _host(host: HostStatus, places: Mapping[str, int], noun: str) -> tuple[str, str, str, str]:
+    ranks = ", ".join(map(str, host.ranks)) or count(host.processes, noun)
+    if host.spare:
         ranks = f"{ranks}, a spare" if host.ranks else "spare"
     state = host.state if host.exit_status in {None, 0} else f"{host.state} ({host.exit_status})"
     gpus = ", ".join(_gpu(device, places) for device in host.devices)

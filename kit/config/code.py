@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kit.errors import Fault, FaultsError, Loc, Problem, ProblemsError
-from kit.model import CodeFile, Job
+from kit.jobs import CodeFile, Job
 from kit.yamlfile import read_text
 from trainer.contract.own import Reference, is_own, reference
 from trainer.contract.words import nearest

@@ -70,8 +70,8 @@ def only_key(value: object, names: Iterable[str]) -> str | None:
     return f"<{kinds[0]}>" if len(kinds) == 1 else None
 
 
-_SIZE = r"^[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB|TiB)$"
-Size = Annotated[int, *text_field(values.size, _SIZE, "24GiB", "Size with a binary unit")]
+SIZE = r"^[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB|TiB)$"
+Size = Annotated[int, *text_field(values.size, SIZE, "24GiB", "Size with a binary unit")]
 Speed = Annotated[
     int, *text_field(values.speed, r"^[0-9]+(\.[0-9]+)?\s*(Mbit|Gbit)$", "1Gbit", "Bits per second")
 ]
@@ -135,7 +135,7 @@ def _memory(value: object) -> int:
     return size
 
 
-Memory = Annotated[int, *text_field(_memory, _SIZE, "24GiB", "Size with a binary unit")]
+Memory = Annotated[int, *text_field(_memory, SIZE, "24GiB", "Size with a binary unit")]
 Cpus = Annotated[
     float, Field(ge=0.01, le=4096, allow_inf_nan=False, description="Number of CPUs, at least 0.01")
 ]

@@ -12,7 +12,7 @@ from kit.code.folder import list_code
 from kit.code.pack import digest
 from kit.config.fields import Section, tagged, wrong
 from kit.errors import Fault, FaultsError, InputError
-from kit.model import Package
+from kit.jobs import Package
 
 
 def _inside(name: str) -> str:

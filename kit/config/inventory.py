@@ -23,6 +23,7 @@ from kit.config.fields import (
 )
 from kit.config.gpus import Gpus, index_faults, to_gpus
 from kit.config.monitoring import MonitoringSection, monitoring_faults, to_monitoring
+from kit.config.notify import Notify, to_receivers
 from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import AUTO, EngineName, Host, Inventory, Network
@@ -119,6 +120,7 @@ class InventorySection(Section):
     registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
     data: DataSection | None = Field(None, examples=[{"cache": "100GiB"}])
     monitoring: MonitoringSection | None = Field(None, examples=[{"retention": "30d"}])
+    notify: Notify = Field([], description="Receivers of all jobs")
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -169,6 +171,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         registry=to_registry(section.registry),
         data=to_data(section.data),
         monitoring=to_monitoring(section.monitoring),
+        notify=to_receivers(section.notify, "NOTIFY_ALL"),
     )
 
 

@@ -11,20 +11,19 @@ from kit.config.command import check_script, script_words
 from kit.config.data import DataSets, to_data_sets
 from kit.config.fields import (
     AbsolutePath,
-    Cpus,
     Duration,
     Image,
-    Memory,
     NcclVariables,
     Patience,
     Section,
-    Size,
-    Ulimit,
     User,
     wrong,
 )
 from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
+from kit.config.notify import Notify, to_receivers
+from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection
+from kit.config.session import OF_OTHERS, SessionSection, to_session
 from kit.config.train import (
     CheckpointSection,
     ExchangeSection,
@@ -35,52 +34,16 @@ from kit.config.train import (
     to_value,
 )
 from kit.config.variables import Environment, Secrets, to_secrets
-from kit.model import Framework, Job, JobHosts, Limits
+from kit.jobs import Framework, Job
+from kit.model import JobHosts, Limits
 from trainer.contract.code import WORKSPACE
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 from trainer.contract.models import OWN_DATA, of_torchvision
 from trainer.contract.own import is_own
 
 
-class JobHostsSection(Section):
-    """The hosts that take part; default: all hosts with GPUs for training."""
-
-    names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
-    gpus_per_host: int | None = Field(
-        None, ge=1, examples=[1], description="Default: all GPUs for training"
-    )
-    # There is no `max`: one below the plan's number would leave planned GPUs idle, and the plan
-    # would not show which. A host stands by with `use: spare`.
-    min: int | None = Field(
-        None,
-        ge=1,
-        examples=[1],
-        description="Smallest number of hosts with which the job continues; default: all its hosts",
-    )
-
-
-class LimitsSection(Section):
-    """Resources of one container."""
-
-    shared_memory: Size = Field(
-        16 * 2**30, description="Size of /dev/shm; Docker's default is only 64 MiB"
-    )
-    memory: Memory | None = None
-    cpus: Cpus | None = Field(None, examples=[8])
-    memlock: Ulimit | None = Field(
-        None, description="Maximum of locked memory; default: unlimited with InfiniBand"
-    )
-    stack: Ulimit | None = None
-
-
-class RendezvousSection(Section):
-    """The rendezvous of the hosts."""
-
-    port: int | None = Field(None, ge=1024, le=65535, examples=[29400])
-
-
 class JobSection(Section):
-    """A job: `train` for the built-in training, or `command` for the user's own script."""
+    """A job: `train` for the built-in training, `command` for a script, or a `session`."""
 
     image: Image
     train: TrainSection | None = Field(
@@ -91,6 +54,11 @@ class JobSection(Section):
         min_length=1,
         examples=[["ddp.py", "50", "10", "--batch_size", "256"]],
         description="A script for torchrun and its arguments; for a module begin with `-m`",
+    )
+    session: SessionSection | None = Field(
+        None,
+        examples=[{"keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA… anna@laptop"]}],
+        description="A container in which people work; `kit session start` writes it",
     )
     framework: Literal["pytorch", "tensorflow"] = Field(
         "pytorch",
@@ -165,6 +133,19 @@ class JobSection(Section):
         description="A rank of `command` is silent if for this time it has printed and saved "
         "nothing, and its processor and GPU were idle; 0: never; default: 10m",
     )
+    max_duration: Duration | None = Field(
+        None,
+        examples=["12h"],
+        description="The job ends so long after its first start, as by `kit stop`: it saves a last "
+        "checkpoint; default: never",
+    )
+    idle: Duration | None = Field(
+        None,
+        examples=["30m"],
+        description="The job ends when none of its hosts has computed anything for so long, as "
+        "their GPUs tell; default: never",
+    )
+    notify: Notify = Field([], description="Receivers of this job, beside the inventory's")
     user: User | None = Field(
         None,
         examples=["1000:1000"],
@@ -220,9 +201,11 @@ class JobSection(Section):
 
     @model_validator(mode="after")
     def _one_work(self) -> JobSection:
-        if (self.train is None) == (self.command is None):
-            both = "train and command are both given" if self.train else "there is nothing to run"
-            raise wrong(both, "write exactly one of `train:` and `command:`")
+        work = {"train": self.train, "command": self.command, "session": self.session}
+        given = [name for name, section in work.items() if section is not None]
+        if len(given) != 1:
+            both = f"{' and '.join(given)} are both given" if given else "there is nothing to run"
+            raise wrong(both, "write exactly one of `train:`, `command:` and `session:`")
         for index, mount in enumerate(self.mounts):
             if self.code and f"{mount.to}/".startswith(f"{WORKSPACE}/"):
                 what = f"{WORKSPACE} holds the folder of `code:`"
@@ -268,10 +251,28 @@ class JobSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _session_alone(self) -> JobSection:
+        for key in OF_OTHERS:
+            if self.session is not None and key in self.model_fields_set:
+                raise wrong("is not for a session", "leave it out", key)
+        if self.session is not None and self.hosts.min is not None:
+            raise wrong("a session has one host", "leave it out", "hosts", "min")
+        return self
+
+    @model_validator(mode="after")
     def _quiet_scripts(self) -> JobSection:
         if self.train is not None and self.quiet is not None:
             fix = "leave it out: `train` notices a worker that hangs after 10 s"
             raise wrong("is for `command`", fix, "quiet")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_by_itself(self) -> JobSection:
+        if self.session is not None:  # Its time can be extended.
+            return self
+        if self.max_duration and self.idle and self.idle >= self.max_duration:
+            what = "is not shorter than `max_duration`, after which the job ends anyway"
+            raise wrong(what, "leave it out, or write a shorter time", "idle")
         return self
 
     @model_validator(mode="after")
@@ -337,4 +338,8 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         framework=Framework(section.framework),
         setup=tuple(section.setup),
         quiet=section.quiet,
+        max_duration=section.max_duration,
+        idle=section.idle,
+        session=to_session(section.session),
+        notify=to_receivers(section.notify, "NOTIFY"),
     )

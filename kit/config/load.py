@@ -25,8 +25,9 @@ from kit.config.job import JobSection, to_job
 from kit.config.server import ServerSection, to_server
 from kit.config.train import rule_faults
 from kit.errors import INVENTORY, Fault, FaultsError, InputError, Problem, ProblemsError, dotted
+from kit.jobs import Job
 from kit.lock import lock_path, read_lock
-from kit.model import Inventory, Job, Lock
+from kit.model import Inventory, Lock
 from kit.paths import NO_INVENTORY
 from kit.servers import SERVER_PREFIX, Server
 from kit.yamlfile import Document, parse, read_text

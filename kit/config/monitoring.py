@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, cast
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
-from kit.config.fields import AlertmanagerAddress, Image, Label, SecretPath, Section, validator_of
+from kit.config.fields import (
+    SIZE,
+    AlertmanagerAddress,
+    Image,
+    Label,
+    SecretPath,
+    Section,
+    tagged,
+    text_field,
+    validator_of,
+)
 from kit.errors import INVENTORY, Fault
 from kit.model import Host, Monitoring, Secret
-from kit.values import WrongValueError
+from kit.retention import KeptLogs
+from kit.values import WrongValueError, show_size, size
 from trainer.contract.words import nearest, shown
 
 PASSWORD = "GRAFANA_PASSWORD"
@@ -21,6 +32,9 @@ GRAFANA = "grafana/grafana:12.1.1"
 NODE_EXPORTER = "prom/node-exporter:v1.9.1"
 DCGM_EXPORTER = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-distroless"
 LOG_COLLECTOR = "balabit/syslog-ng:4.8.1"
+DEFAULT = 10 * 2**30
+"""Bytes of lines that a host keeps: 30 days of 4 kB a second, and little beside its images."""
+LEAST = 100 * 2**20
 
 
 def _retention(value: object) -> str:
@@ -46,6 +60,39 @@ Days = Annotated[
     int,
     BeforeValidator(validator_of(_days)),
     WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,3}d$", "examples": ["30d"]}),
+]
+
+
+def _kept_size(value: object) -> int:
+    known = 0 if type(value) is int and value == 0 else size(value)
+    if known < LEAST:
+        raise WrongValueError(
+            f"{shown(value)} is too small, because Docker itself keeps 30 MB of each container",
+            f"write at least {show_size(LEAST)}, for example {show_size(DEFAULT)}",
+        )
+    return known
+
+
+class LogsSection(Section):
+    """What each host keeps of the lines that its containers have written, also of removed ones."""
+
+    keep: Days = Field(description="For how many days", examples=["30d"])
+    size: Annotated[int, *text_field(_kept_size, SIZE, "10GiB", "Size with a binary unit")] = Field(
+        DEFAULT,
+        description="At most so much on each host: beyond it, the lines of the oldest day are "
+        "deleted first. 10GiB are 30 days of 4 kB a second",
+    )
+
+
+def _kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "<days>"
+    return "<keep>" if isinstance(value, dict) else None
+
+
+LogsKey = Annotated[
+    Annotated[Days, Tag("<days>")] | Annotated[LogsSection, Tag("<keep>")],
+    tagged(_kind, "is not a number of days", "write `logs: 30d`, or `{keep: 30d, size: 10GiB}`"),
 ]
 
 
@@ -81,11 +128,11 @@ class MonitoringSection(Section):
     alertmanager: AlertmanagerAddress | None = Field(
         None, description="Where Prometheus sends alerts", examples=["alerts.lab:9093"]
     )
-    logs: Days | None = Field(
-        None,
+    logs: LogsKey = Field(
+        default=cast(LogsKey, None),  # A union with None cannot have tags.
         description="How long each host keeps what its containers have written, also after they "
-        "are removed; default: only until then",
-        examples=["30d"],
+        "are removed, and how much of it; default: only until then",
+        examples=["30d", {"keep": "30d", "size": "10GiB"}],
     )
     images: MonitoringImagesSection = Field(
         MonitoringImagesSection(), examples=[{"grafana": "registry.lab:5000/grafana:12.1.1"}]
@@ -108,8 +155,16 @@ def to_monitoring(section: MonitoringSection | None) -> Monitoring | None:
         node_exporter=images.node_exporter,
         dcgm_exporter=images.dcgm_exporter,
         log_collector=images.log_collector,
-        logs=section.logs,
+        logs=_to_logs(section.logs),
     )
+
+
+def _to_logs(section: int | LogsSection | None) -> KeptLogs | None:
+    if section is None:
+        return None
+    if isinstance(section, LogsSection):
+        return KeptLogs(section.keep, section.size)
+    return KeptLogs(section, DEFAULT)
 
 
 def monitoring_faults(section: MonitoringSection | None, hosts: Sequence[Host]) -> Iterable[Fault]:

@@ -12,6 +12,7 @@ Rows = tuple[tuple[dict[str, Any], str], ...]
 Reasons = tuple[tuple[str, str], ...]
 """Why a key is left out, and the names of such keys."""
 
+NOTIFY = {"notify": [{"url": {"env": "MAIL_URL"}}]}
 GPUS = {"hosts": {"gpus_per_host": 1}}
 HOSTS = {"hosts": {"names": ["pc1", "pc2"]}}
 WORK: Rows = (
@@ -75,6 +76,12 @@ WORK: Rows = (
         {"stop_grace_period": "60s"},
         "termination_grace_period_seconds grace_period stop_timeout stop_signal signal",
     ),
+    (
+        {"max_duration": "12h"},
+        "time time_limit walltime active_deadline_seconds max_time max_run_duration "
+        "max_run_time max_runtime",
+    ),
+    ({"idle": "30m"}, "idle_timeout idle_minutes_to_autostop autostop max_idle_time"),
     ({"image": "registry.lab:5000/trainer:0.1.0"}, "build container container_image docker_image"),
     ({"port": 8000}, "ports expose container_port target_port published_port"),
     ({"health": "/health"}, "healthcheck health_check liveness_probe readiness_probe"),
@@ -83,6 +90,7 @@ WORK: Rows = (
         "port master_port rdzv_port main_process_port rendezvous_port",
     ),
     ({"metrics": {"port": 9500}}, "metrics_port prometheus_port"),
+    (NOTIFY, "mail_type mail_user notifications notification webhook webhooks on_failure"),
     ({"checkpoint": {"keep": 3}}, "save_total_limit keep_last max_checkpoints save_top_k"),
     ({"checkpoint": {"every_epochs": 1}}, "save_every save_freq save_interval checkpoint_every"),
     ({"checkpoint": {"files": ["snapshot.pt"]}}, "checkpoint_path checkpoint_file snapshot_path"),
@@ -184,11 +192,11 @@ DECIDED: Reasons = (
         "kit logs prints and keeps them",
         "logging log_driver log_opt output error stdout stderr log_file log_dir logs log_level",
     ),
-    ("a job runs until it ends", "time time_limit walltime active_deadline_seconds max_time"),
+    ("a server runs until `kit stop`", "time time_limit walltime active_deadline_seconds max_time"),
     (
         "inventory.yaml says which GPUs train",
-        "account qos reservation exclusive constraint priority queue queue_name mail_type "
-        "mail_user dependency array use gpu_type priority_class_name tolerations",
+        "account qos reservation exclusive constraint priority queue queue_name "
+        "dependency array use gpu_type priority_class_name tolerations",
     ),
     (
         "as many processes load the data as there is room for; `limits: {cpus: 8}` bounds them",
@@ -273,6 +281,7 @@ OF_INVENTORY: Rows = (
     ({"network": {"speed": "1Gbit"}}, "bandwidth link_speed"),
     ({"data": {"cache": "100GiB"}}, "datasets data_sets dataset cache_size"),
     ({"monitoring": {"retention": "30d"}}, "prometheus grafana metrics dcgm exporters"),
+    (NOTIFY, "notifications notification webhook webhooks alerts alerting"),
 )
 OF_INVENTORY_DECIDED: Reasons = (
     (

@@ -16,6 +16,8 @@ from kit.values import Say
 
 HERE = "127.0.0.1"
 BLOCK = 2**16
+TERMINATED = 2.0
+"""Seconds for a command to end on SIGTERM."""
 RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 
 
@@ -75,9 +77,18 @@ async def _relay(
     finally:
         sending.cancel()
         errors.cancel()
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a command; docker's does not always end on SIGTERM while a connection is open."""
+    with suppress(ProcessLookupError):
+        process.terminate()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), TERMINATED)
+            return
+        process.kill()
+    await process.wait()
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> bool:

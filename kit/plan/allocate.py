@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from kit import ranges
 from kit.errors import INVENTORY, Fault
-from kit.model import AUTO, Framework, Gpu, Host, Inventory, Job, JobHosts, Use
+from kit.jobs import Framework, Job
+from kit.model import AUTO, Gpu, Host, Inventory, JobHosts, Use
 from kit.plan.types import Placement
 from kit.servers import Server
 from kit.values import WrongValueError, count, show_size
@@ -114,9 +115,9 @@ def _place_spares(job: Job, members: Sequence[Placement], ledger: _Ledger) -> tu
     """Return the spares of a job: those among its hosts, or all that no other job has taken.
 
     A model that ranks divide has no spare, as its parts are on the hosts that trained; nor have
-    TensorFlow's scripts, whose hosts are a fixed list.
+    TensorFlow's scripts, whose hosts are a fixed list, and sessions, whose home is on their host.
     """
-    if not members or job.framework is Framework.TENSORFLOW or job.parallel.used:
+    if not members or job.framework is Framework.TENSORFLOW or job.parallel.used or job.session:
         return ()
     request = _Request("job", job.name, Use.SPARE, job.hosts)
     hosts = [host for host in _hosts(request, ledger) if _gpus(host, Use.SPARE)]

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kit.errors import INVENTORY, Fault
-from kit.model import DataService, DataSet, Host, Inventory, Job, Lock
+from kit.jobs import Job
+from kit.model import DataService, DataSet, Host, Inventory, Lock
 from kit.plan.images import pinned
 from kit.plan.storage import volume_name
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from kit.model import Gpu, Job
+from kit.jobs import Job
+from kit.model import Gpu
 from kit.plan.gpus import BF16, capability
 from kit.plan.traffic import GRADIENT_BYTES, parameters
 from kit.plan.types import Division, Memory, Placement

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit.model import Job
+from kit.jobs import Job
 from kit.plan.traffic import ring_seconds
 from kit.plan.types import ExchangePlan, ExchangeWay, Placement, Traffic
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from kit.errors import Fault, dotted
-from kit.model import Job
+from kit.jobs import Job
 from kit.plan.division import least_gpu, memory, shown
 from kit.plan.types import Placement
 from kit.values import count, show_bytes
@@ -16,6 +16,15 @@ from trainer.contract.rules import problems
 
 USABLE = 0.95
 """The share of a GPU's memory that one process can have."""
+
+
+def session_faults(jobs: Sequence[Job], training: Sequence[Sequence[Placement]]) -> Iterator[Fault]:
+    """Yield the sessions that have several hosts: a session is one container."""
+    for job, placements in zip(jobs, training, strict=True):
+        if job.session and len(placements) > 1:
+            what = f"a session is on one host, this one on {len(placements)}"
+            fix = f"write `hosts: {{names: [{placements[0].host.name}]}}`"
+            yield Fault(job.name, ("hosts",), what, fix)
 
 
 def division_faults(jobs: Sequence[Job], placed: Sequence[tuple[Placement, ...]]) -> list[Fault]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from kit.model import Gpu, Job
+from kit.jobs import Job
+from kit.model import Gpu
 from kit.plan.types import Placement, Precision
 
 CAPABILITIES = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit.model import Inventory, Job, Lock
+from kit.jobs import Job
+from kit.model import Inventory, Lock
 from kit.servers import Server
 
 

@@ -12,16 +12,18 @@ from dataclasses import fields
 from typing import Any
 
 from kit.errors import FaultsError
-from kit.model import Framework, Inventory, Job, Lock
+from kit.jobs import Framework, Job
+from kit.model import Inventory, Lock
 from kit.plan import storage
 from kit.plan.allocate import allocate
 from kit.plan.data import data_faults, data_plan
 from kit.plan.division import division
 from kit.plan.exchange import exchange
-from kit.plan.fitting import division_faults
+from kit.plan.fitting import division_faults, session_faults
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
 from kit.plan.notes import job_notes, server_notes, spare_notes, uuid_notes
+from kit.plan.notify import notify_faults
 from kit.plan.servers import able_hosts, handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
@@ -47,6 +49,8 @@ def make_plan(
     allocated = allocate(inventory, jobs, servers)
     faults = [*allocated.faults]
     faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
+    faults += session_faults(jobs, allocated.training)
+    faults += notify_faults(inventory, jobs)
     if faults := [*faults, *division_faults(jobs, allocated.training)]:
         raise FaultsError(faults)
     plans = [
@@ -113,6 +117,7 @@ def _job_plan(
         inventory_hash=_inventory_version(inventory, (*placements, *spares)),
         job_hash=_version(job),
         image=pinned(job.image, lock),
+        receivers=(*inventory.notify, *job.notify),
     )
 
 
@@ -168,6 +173,10 @@ def _version(section: Job | Server) -> str:
         "framework": Framework.PYTORCH,
         "setup": (),
         "quiet": None,
+        "max_duration": None,
+        "idle": None,
+        "session": None,
+        "notify": (),
         "parallel": {},
     }
     return _hash(

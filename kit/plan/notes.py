@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kit.model import Inventory, Package, Use
+from kit.jobs import Package
+from kit.model import Inventory, Use
 from kit.plan.gpus import chosen, shares_memory, without_bf16
 from kit.plan.work import JobPlan, ServerPlan
 from kit.values import SHARERS, count, cut_short, show_seconds, show_size

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kit import ranges
 from kit.errors import Fault
-from kit.model import Host, Inventory, Job, JobHosts
+from kit.jobs import Job
+from kit.model import Host, Inventory, JobHosts
 from kit.plan import storage
 from kit.plan.types import Placement
 from kit.plan.work import Checkpoints, JobPlan, ServerPlan

@@ -6,7 +6,8 @@ import re
 import zlib
 from collections.abc import Collection, Iterable
 
-from kit.model import Framework, Job, Mount
+from kit.jobs import Framework, Job
+from kit.model import Mount
 from kit.plan.types import MountPoint, Volume
 
 DATA = "/data"
@@ -27,14 +28,16 @@ def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
 
     All jobs of a host share the data volume. The other volumes belong to the job.
     """
+    own = {"data": DATA}
+    if job.session:
+        own[f"{job.name}-home"] = job.session.home
+    else:
+        own[f"{job.name}-checkpoints"] = CHECKPOINTS
+    if job.framework is Framework.PYTORCH:
+        own[f"{job.name}-dumps"] = DUMPS
     defaults = [
         Mount("volume", volume_name(cluster, name), target, read_only=False)
-        for name, target in (
-            ("data", DATA),
-            (f"{job.name}-checkpoints", CHECKPOINTS),
-            (f"{job.name}-dumps", DUMPS),
-        )
-        if target != DUMPS or job.framework is Framework.PYTORCH
+        for name, target in own.items()
     ]
     if job.fetched:
         sets = volume_name(cluster, "datasets")

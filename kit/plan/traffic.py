@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit.model import Job
+from kit.jobs import Job
 from kit.plan.types import Batch, Placement, Traffic
 from trainer.contract.batch import accumulation, global_batch, rate_factor
 

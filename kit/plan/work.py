@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kit.model import Host, Job, Lock, Monitoring, Network, Registry
+from kit.jobs import Job
+from kit.model import Host, Lock, Monitoring, Network, Receiver, Registry
 from kit.plan.data import DataPlan
 from kit.plan.types import (
     Batch,
@@ -30,7 +31,8 @@ class JobPlan:
     if the hosts exchange nothing or the model's size is unknown. `division` is None if each rank
     has a whole model. `precision` is None if the job sets it or a GPU's model is unknown.
     `inventory_hash` is the version of the inventory's entries for the job's hosts. `job_hash` is
-    the version of the job's file, independent of comments and layout.
+    the version of the job's file, independent of comments and layout. `receivers` are those of all
+    jobs, then its own.
     """
 
     job: Job
@@ -50,6 +52,7 @@ class JobPlan:
     inventory_hash: str
     job_hash: str
     image: str
+    receivers: tuple[Receiver, ...]
 
     @property
     def name(self) -> str:
@@ -60,6 +63,11 @@ class JobPlan:
     def hosts(self) -> tuple[Host, ...]:
         """The hosts of the job, the last of them the spares."""
         return tuple(placement.host for placement in self.containers)
+
+    @property
+    def meets(self) -> bool:
+        """Whether its hosts meet somewhere; a session does so only to notify people of its end."""
+        return self.job.session is None or bool(self.receivers)
 
     @property
     def containers(self) -> tuple[Placement, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kit.runtime.events import is_event
+from kit.runtime.events import ended_by
+from kit.runtime.lines import is_event
 from kit.runtime.status import LogLine
 from kit.values import count
-from trainer.contract import event_lines, events
+from trainer.contract import event_lines, events, limit_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +59,9 @@ def _words(event: events.Event) -> Iterator[str]:
         why = f": {event.reason}" if event.reason else ""
         ranks, hosts = count(event.world_size, "rank"), ", ".join(event.hosts)
         yield f"{ranks} on {hosts} go on at step {event.step} after {event.seconds:.1f} s{why}"
+    elif isinstance(event, events.Ended):
+        yield f"the container ends with exit status {event.exit_code}"
     elif isinstance(event, events.Failed):
         yield f"failed: {event.message}"
+    elif isinstance(event, limit_events.Limit):
+        yield ended_by(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kit.errors import KitError
+from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, MISTAKE, JobStatus, State
 from kit.workload.types import Kind
 
@@ -29,6 +30,16 @@ def never_began(kind: Kind, image: str, exit_status: int | None, error: str = ""
     fix = "build it on an image with Python 3.10 or newer, such as pytorch/pytorch"
     which = "" if missing else " that may be executed"
     return f"the image {image} has no python3{which}: {fix}"
+
+
+def by_limit(state: State, reader: Reader) -> tuple[State, str]:
+    """Return the state of a job, and why it has ended by itself; "" if it has not.
+
+    Its containers end with exit status 0, so that no engine starts them again: it seems complete.
+    """
+    if state is State.COMPLETED and reader.limit:
+        return State.STOPPED, reader.limit
+    return state, ""
 
 
 def as_failed(status: JobStatus, reason: str, now: float) -> JobStatus:

@@ -7,7 +7,8 @@ from itertools import chain
 
 from kit.errors import KitError
 from kit.hosts.docker import concurrently
-from kit.runtime.events import Reader, is_event
+from kit.runtime.events import Reader
+from kit.runtime.lines import is_event
 from kit.runtime.status import LogLine
 
 TAIL = "500"

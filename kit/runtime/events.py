@@ -5,52 +5,15 @@ Each event contains the whole state of its subject, so reading may start anywher
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
-from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, State
-from kit.values import show_seconds
-from kit.workload.names import kind_of
-from kit.workload.types import Kind
-from trainer.contract import event_lines, events
-from trainer.contract.mark import MARK
-
-_RANK = re.compile(r"\[rank(\d+)\]: ?")
-
-
-def split(text: str) -> tuple[int | None, str]:
-    """Split a worker's line into its rank and its text, without the launcher's `[rank3]: `.
-
-    The launcher adds it on a pipe: torchrun adds it only to lines of files, which grow for as long
-    as a job runs.
-    """
-    match = _RANK.match(text)
-    return (int(match[1]), text[match.end() :]) if match else (None, text)
-
-
-_BEGINNING = re.compile(r"launch \S+: (job |error: )|@kit |\[FATAL tini ")
-"""The first line of a job's container: its launcher's, or without Python that of Docker's init."""
-GONE = "kit: older lines are gone: Docker keeps the newest 20 to 30 MB of each container"
-
-
-def with_note(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Yield the lines of a job's container, after a note if they do not begin with its launcher's.
-
-    Docker drops the oldest lines without a word.
-    """
-    for number, line in enumerate(lines):
-        begins = line.rank is None and _BEGINNING.match(line.text)
-        if number == 0 and kind_of(line.job) is Kind.JOB and not begins:
-            yield replace(line, text=GONE, rank=None)
-        yield line
-
-
-def is_event(text: str) -> bool:
-    """Return whether a line, without its rank, is an event."""
-    return text.startswith(MARK)
+from kit.runtime.lines import is_event
+from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, SessionStatus, State
+from kit.values import show_age, show_seconds
+from trainer.contract import event_lines, events, limit_events, session_events
 
 
 class Reader:
@@ -69,6 +32,8 @@ class Reader:
         """The last failure of a process; "" if a world has formed since, and goes on."""
         self.exit_code: int | None = None
         """The exit status of the process that failed last."""
+        self.ended: dict[str, int] = {}
+        """The exit statuses of hosts' containers that have ended without a failure."""
         self.seen: dict[str, tuple[str, ...]] = {}
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
@@ -81,12 +46,18 @@ class Reader:
         """The ranks of hosts that do nothing, and since when, in seconds since the epoch."""
         self.unmoved: dict[str, str] = {}
         """For how long the weights of hosts have not moved."""
+        self.idle: dict[str, str] = {}
+        """For how long the hosts have computed nothing, of a job that ends by that."""
         self.untaught = ""
         """Why the newest training has learned nothing; "" if nothing is known of that."""
+        self.session: SessionStatus | None = None
+        """What a session has told last."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
         """Why the logs of hosts cannot be read now: what is known of these may be old."""
+        self._limits: dict[str, limit_events.Limit] = {}
+        self._saved_at: int | None = None
         self._restarts: dict[str, int] = {}
         self._holders: dict[int, str] = {}
         self._paces: dict[int, RankPace] = {}
@@ -110,14 +81,22 @@ class Reader:
         """The largest number of restarts of a host's workers."""
         return max(self._restarts.values(), default=0)
 
+    @property
+    def limit(self) -> str:
+        """Why the job has ended by itself, and what it has saved; "" if it has not."""
+        saved = "" if self._saved_at is None else f", saved at step {self._saved_at:,}"
+        return next((f"{ended_by(each)}{saved}" for each in self._limits.values()), "")
+
     def of_host(self, host: HostStatus) -> HostStatus:
         """Complete the status of a host with what its processes have said."""
+        if host.host in self._limits and host.state is State.COMPLETED:
+            host = replace(host, state=State.STOPPED)
         runs = host.state is State.RUNNING
         reason = self.left_out.get(host.host, "") if runs else ""
         silent = {name: _silence(ranks) for name, ranks in self.silent.items() if ranks}
         known: tuple[dict[str, str], ...] = (self.fetching,)
         if runs:
-            known = (self.fetching, self.hung, silent, self.alone, self.unmoved, self.unread)
+            known += (self.hung, silent, self.alone, self.unmoved, self.idle, self.unread)
         doing = next((each[host.host] for each in known if host.host in each), "")
         release = f"is left out, `kit release {host.host}` takes it back: {reason}"
         return replace(
@@ -143,13 +122,17 @@ class Reader:
 
     def _started(self, event: events.Started, line: LogLine) -> None:
         self.seen[line.host] = event.gpus
+        self.ended.pop(line.host, None)
         self.fetching.pop(line.host, None)
         self.left_out.pop(line.host, None)
         self.hung.pop(line.host, None)
         self.alone.pop(line.host, None)
         self.silent.pop(line.host, None)
         self.unmoved.pop(line.host, None)
+        self.idle.pop(line.host, None)
+        self._limits.pop(line.host, None)
         self._restarts.pop(line.host, None)
+        self.session = None
 
     def _fetch(self, event: events.Fetch, line: LogLine) -> None:
         self.fetching.pop(line.host, None)
@@ -182,15 +165,18 @@ class Reader:
     def _begin(self, event: events.Begin, _line: LogLine) -> None:
         self.progress = Progress(0, event.epochs, 0, event.steps, None, None, None)
         self.failure = self.untaught = ""
+        self._saved_at = None
 
     def _resumed(self, event: events.Resumed, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint
+        self._saved_at = None
         self._advance(epoch=event.epoch, step=event.step)
 
     def _regrouped(self, event: events.Regrouped, _line: LogLine) -> None:
         if self.progress is not None:
             self.progress = replace(self.progress, steps=event.steps)
         self.world_size = event.world_size
+        self._saved_at = None
         self._advance(epoch=event.epoch, step=event.step)
         self.failure = ""
 
@@ -225,12 +211,26 @@ class Reader:
 
     def _stopped(self, event: events.Stopped, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint or self.checkpoint
+        self._saved_at = event.step
         self._advance(epoch=event.epoch, step=event.step)
+
+    def _idle(self, event: limit_events.Idle, line: LogLine) -> None:
+        self.idle.pop(line.host, None)
+        if event.seconds:
+            since = show_since(event.time - event.seconds)
+            rest = f"the job ends after {show_age(event.limit)} of that"
+            self.idle[line.host] = f"no host computes anything since {since}: {rest}"
+
+    def _limit(self, event: limit_events.Limit, line: LogLine) -> None:
+        self._limits[line.host] = event
 
     def _failed(self, event: events.Failed, line: LogLine) -> None:
         self.fetching.pop(line.host, None)
         self.failure = f"{event.host or line.host}: {event.message}"
         self.exit_code = event.exit_code
+
+    def _ended(self, event: events.Ended, line: LogLine) -> None:
+        self.ended[line.host] = event.exit_code
 
     def _hung(self, event: events.Hung, line: LogLine) -> None:
         self.hung[line.host] = f"local rank {event.local_rank} hangs: see `kit logs`"
@@ -255,6 +255,10 @@ class Reader:
             still = f"the weights have not moved for {event.steps} steps"
             self.unmoved[line.host] = f"{still}: {why}losses or gradients are not finite"
 
+    def _session(self, event: session_events.Session, _line: LogLine) -> None:
+        known = {each.name: getattr(event, each.name) for each in fields(SessionStatus)}
+        self.session, self.failure = SessionStatus(**known), ""
+
     def _untaught(self, event: events.Untaught, _line: LogLine) -> None:
         self.untaught = event.message
 
@@ -273,12 +277,24 @@ class Reader:
             self.progress = replace(self.progress, epoch=epoch, step=step)
 
 
+def ended_by(limit: limit_events.Limit) -> str:
+    """Return why a job has ended by itself."""
+    seconds = show_age(limit.seconds)
+    if limit.key == "idle":
+        return f"ended: it computed nothing for {seconds}, its GPUs are free"
+    return f"ended after its max_duration of {seconds}"
+
+
 def _silence(ranks: Mapping[int, float]) -> str:
     """Return which ranks of a host do nothing, and since when."""
     names = ", ".join(map(str, sorted(ranks)))
     who = f"rank {names} is" if len(ranks) == 1 else f"ranks {names} are"
-    since = datetime.fromtimestamp(min(ranks.values())).astimezone().isoformat(" ", "seconds")
-    return f"{who} silent since {since}: `kit logs` has the stacks"
+    return f"{who} silent since {show_since(min(ranks.values()))}: `kit logs` has the stacks"
+
+
+def show_since(seconds: float) -> str:
+    """Format a time in seconds since the epoch."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
 _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
@@ -296,13 +312,17 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Kept: Reader._kept,
     events.Stopped: Reader._stopped,
     events.Failed: Reader._failed,
+    events.Ended: Reader._ended,
     events.Hung: Reader._hung,
     events.Alone: Reader._alone,
     events.Grouped: Reader._grouped,
     events.Silent: Reader._silent,
     events.Spoke: Reader._spoke,
+    limit_events.Idle: Reader._idle,
+    limit_events.Limit: Reader._limit,
     events.Unmoved: Reader._unmoved,
     events.Untaught: Reader._untaught,
+    session_events.Session: Reader._session,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

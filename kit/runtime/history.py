@@ -16,6 +16,9 @@ from kit.runtime.source import SHORT, Source
 from kit.values import show_age
 from kit.workload.types import Workload
 
+TOLERANCE = 2.0
+"""Seconds by which the clock of a host may be before this machine's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -90,6 +93,11 @@ def read_deployment(content: Mapping[str, Any]) -> Deployment:
     known = {each.name for each in fields(Deployment)}
     values = {name: value for name, value in content.items() if name in known}
     return Deployment(**values | {"hosts": tuple(content.get("hosts", ()))})
+
+
+def begins(deployment: Deployment) -> float:
+    """Return the time from which on containers and runs belong to a deployment."""
+    return deployment.time - TOLERANCE
 
 
 def newest(deployments: Iterable[Deployment]) -> dict[str, Deployment]:

@@ -102,6 +102,19 @@ class RankPace:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """What a session tells of itself; see `trainer.contract.session_events`."""
+
+    until: float
+    connected: int
+    unused: float
+    idle: float
+    ssh: str
+    jupyter: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One job or one server; `job` is its name.
 
@@ -111,7 +124,7 @@ class JobStatus:
     `restarts` is the largest number of restarts of a host's workers. `failure` is the reason of
     the last failure, "" if they train again. `paces` are those of the ranks that report them.
     `warning` says that a training has learned nothing. `exit_code` is the exit status of the
-    process that failed last.
+    process that failed last. `session` is set for a session that has begun.
     """
 
     job: str
@@ -131,6 +144,7 @@ class JobStatus:
     paces: tuple[RankPace, ...] = ()
     warning: str = ""
     exit_code: int | None = None
+    session: SessionStatus | None = None
 
     @property
     def planned(self) -> int:
@@ -193,5 +207,6 @@ def status_from_json(stored: dict[str, Any]) -> JobStatus:
         "progress": Progress(**stored["progress"]) if stored["progress"] else None,
         "urls": tuple(stored["urls"]),
         "paces": tuple(RankPace(**each) for each in stored.get("paces", ())),
+        "session": SessionStatus(**stored["session"]) if stored.get("session") else None,
     }
     return JobStatus(**{**stored, **parts})

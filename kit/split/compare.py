@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kit.model import Inventory, Job, Use
+from kit.jobs import Job
+from kit.model import Inventory, Use
 from kit.plan.traffic import scaled
 from kit.plan.types import Batch, Placement
 from kit.plan.work import Plan

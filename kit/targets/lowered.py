@@ -13,7 +13,16 @@ from kit.plan.notes import lock_notes
 from kit.plan.storage import volume_name
 from kit.plan.types import Volume
 from kit.plan.work import Plan
-from kit.workload.monitoring import DASHBOARDS, FOLDER, Scrape
+from kit.retention import KeptLogs
+from kit.values import show_size
+from kit.workload.monitoring import (
+    COLLECTOR,
+    COLLECTOR_CONTROL,
+    DASHBOARDS,
+    FOLDER,
+    KEEPER,
+    Scrape,
+)
 from kit.workload.ports import OpenPort
 from kit.workload.settings import Config
 from kit.workload.types import Part, Workload
@@ -121,12 +130,12 @@ class Lowered:
 
 
 def monitoring_outputs(
-    scrapes: Sequence[Scrape], alertmanager: str, logs: int | None = None
+    scrapes: Sequence[Scrape], alertmanager: str, logs: KeptLogs | None = None
 ) -> Iterator[Output]:
     """Yield the files of the monitoring, the same for every target.
 
     They are Prometheus' configuration and rules, Grafana's data source and dashboards, and the
-    configuration of the log collector, if it keeps lines for some days.
+    configuration of the log collector with its program, if it keeps lines.
     """
     values = {"scrapes": scrapes, "alertmanager": alertmanager}
     yield Output(f"{FOLDER}/prometheus.yml", f"{FOLDER}/prometheus.yml.j2", values)
@@ -134,8 +143,9 @@ def monitoring_outputs(
     for name in (*others, *(f"dashboards/{board}.json" for board in DASHBOARDS)):
         yield Output(f"{FOLDER}/{name}", f"{FOLDER}/{name}.j2", {})
     if logs is not None:
-        name = "syslog-ng.conf"
-        yield Output(f"{FOLDER}/{name}", f"{FOLDER}/{name}.j2", {"days": logs})
+        kept = {"logs": logs, "size": show_size(logs.size), "control": COLLECTOR_CONTROL}
+        for name in (COLLECTOR, KEEPER):
+            yield Output(f"{FOLDER}/{name}", f"{FOLDER}/{name}.j2", kept)
 
 
 def volumes_of(cluster: str, parts: Iterable[Part]) -> tuple[Volume, ...]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kit.model import Framework, Job
+from kit.jobs import Framework, Job
 from kit.plan.work import JobPlan
 from kit.servers import Server
 from kit.workload.settings import Config, Variable, Word
@@ -34,8 +34,11 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
     not in it: every container mounts it as a config, which a new image must not change.
     """
     document: dict[str, Any] = {"generated": generated, "name": job.name}
-    document |= _code(job.job)
-    if job.job.train is None or job.job.exchange is None:
+    document |= _code(job.job) | _end(job.job)
+    if job.job.session:
+        document["session"] = dataclasses.asdict(job.job.session)
+        document |= {"setup": job.job.setup} if job.job.setup else {}
+    elif job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
         if job.job.framework is not Framework.PYTORCH:
             document["framework"] = job.job.framework
@@ -68,6 +71,13 @@ def _code(job: Job) -> dict[str, Any]:
         return {}
     folder = {"working_dir": job.working_dir} if job.working_dir else {}
     return {"code": {"folder": job.package.folder, "sha256": job.package.sha256, **folder}}
+
+
+def _end(job: Job) -> dict[str, int]:
+    """Return after how many seconds the launcher ends the job by itself, and its time for that."""
+    ends = {"max_duration": job.max_duration, "idle": job.idle}
+    given = {key: seconds for key, seconds in ends.items() if seconds is not None}
+    return {**given, "stop_grace_period": job.stop_grace} if given else {}
 
 
 def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: str) -> str:

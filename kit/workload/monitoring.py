@@ -9,6 +9,8 @@ from kit.model import Host
 from kit.plan.images import pinned
 from kit.plan.types import MountPoint
 from kit.plan.work import Plan, manager_of
+from kit.retention import KeptLogs
+from kit.values import show_size
 from kit.workload.ports import Service
 from kit.workload.privileges import NOBODY
 from kit.workload.settings import Config, HealthCheck, Net, Port, Restart, Symbol, Variable, Word
@@ -21,6 +23,8 @@ GRAFANA_PORT = 3000
 NODE_PORT, DCGM_PORT, ENGINE_PORT = 9100, 9400, 9323
 """The exporters' usual ports (Prometheus' wiki of default ports), Docker's documented example."""
 COLLECTOR_CONTROL = "--control=/tmp/syslog-ng.ctl"
+COLLECTOR, KEEPER = "syslog-ng.conf", "keep-logs.sh"
+"""The files of the log collector: its configuration, and the program that deletes old lines."""
 DASHBOARDS = ("cluster", "job", "host", "serving")
 LOC = ("monitoring",)
 
@@ -52,7 +56,7 @@ class Monitoring:
     """The monitoring of a plan; Prometheus and Grafana run on `host`.
 
     `dcgm_exporter` is None if no host has a GPU, `log_collector` if the inventory has no `logs`,
-    the days for which it keeps lines.
+    which say what it keeps.
     """
 
     host: Host
@@ -61,7 +65,7 @@ class Monitoring:
     node_exporter: Part
     dcgm_exporter: Part | None
     log_collector: Part | None
-    logs: int | None
+    logs: KeptLogs | None
     scrapes: tuple[Scrape, ...]
     alertmanager: str
 
@@ -85,7 +89,7 @@ def monitoring(
         grafana=_grafana(plan, host, prometheus, host_network=host_network),
         node_exporter=_node_exporter(plan),
         dcgm_exporter=_dcgm_exporter(plan, gpus) if gpus else None,
-        log_collector=_log_collector(plan) if settings.logs else None,
+        log_collector=_log_collector(plan, settings.logs) if settings.logs else None,
         logs=settings.logs,
         scrapes=(*scrapes, *host_scrapes(plan)),
         alertmanager=settings.alertmanager or "",
@@ -298,13 +302,12 @@ def _dcgm_exporter(plan: Plan, hosts: Sequence[Host]) -> Part:
     )
 
 
-def _log_collector(plan: Plan) -> Part:
+def _log_collector(plan: Plan, logs: KeptLogs) -> Part:
     """Return syslog-ng, which copies the lines of Docker's files to a volume of each host.
 
     The image's own entrypoint takes no arguments.
     """
     assert plan.monitoring is not None
-    file = "syslog-ng.conf"
     return _part(
         Role.LOG_COLLECTOR,
         plan.hosts,
@@ -320,15 +323,18 @@ def _log_collector(plan: Plan) -> Part:
             MountPoint("bind", "/var/lib/docker/containers", "/containers", read_only=True),
             MountPoint("volume", "logs", "/logs", read_only=False),
         ),
-        configs=(Config("syslog-ng", f"{FOLDER}/{file}", f"/etc/syslog-ng/{file}"),),
+        configs=(
+            Config("syslog-ng", f"{FOLDER}/{COLLECTOR}", f"/etc/syslog-ng/{COLLECTOR}"),
+            Config("keep-logs", f"{FOLDER}/{KEEPER}", f"/etc/kit/{KEEPER}"),
+        ),
         health=HealthCheck(("/usr/sbin/syslog-ng-ctl", "healthcheck", COLLECTOR_CONTROL)),
         unprivileged=True,
         read_only=True,
         network=Net.ALONE,
         everywhere=True,
         about=(
-            f"Keeps what the containers of the host have written for {plan.monitoring.logs} days, "
-            "also of removed ones:",
+            f"Keeps what the containers of the host have written for {logs.days} days, also of "
+            f"removed ones, at most {show_size(logs.size)}:",
             "/logs/<container>/<day>.log in its volume.",
         ),
         why={"user": "Docker's files belong to root."},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kit.model import Job
+from kit.jobs import Job
 from kit.workload.settings import Environment, Variable, Word
 
 NOBODY = "65534:65534"
@@ -23,7 +23,7 @@ def user_of_training(job: Job) -> str:
     the user's own may belong to anyone.
     """
     own_folders = any(not mount.read_only for mount in job.mounts)
-    return job.user or (NOBODY if not job.command and not own_folders else "")
+    return job.user or (NOBODY if job.train and not own_folders else "")
 
 
 def capabilities(job: Job, *, infiniband: bool) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def capabilities(job: Job, *, infiniband: bool) -> tuple[str, ...]:
 
     Without a user, the built-in training writes to folders of any owner as root. RDMA locks memory.
     """
-    files = ("DAC_OVERRIDE",) if not job.command and not user_of_training(job) else ()
+    files = ("DAC_OVERRIDE",) if job.train and not user_of_training(job) else ()
     return (*files, *(("IPC_LOCK",) if infiniband else ()))
 
 

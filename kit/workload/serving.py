@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kit.addresses import endpoint
-from kit.model import Host, Job, Limits, Secret
+from kit.jobs import Job
+from kit.model import Host, Limits, Secret
 from kit.plan.servers import able_hosts
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan

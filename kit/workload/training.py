@@ -16,6 +16,7 @@ from kit.workload.addressing import JobAddresses
 from kit.workload.documents import code_configs, code_documents, generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
+from kit.workload.notify import notify_secrets, notify_variables
 from kit.workload.privileges import (
     NOBODY,
     capabilities,
@@ -66,6 +67,8 @@ def own_port(plan: JobPlan) -> int:
 
 def metrics_port(plan: Plan, job: JobPlan, *, own_addresses: bool) -> int | None:
     """Return the port of a job's metrics on each of its hosts, or None if it has none."""
+    if job.job.session:
+        return None
     if job.job.metrics_port is not None or plan.monitoring is None:
         return job.job.metrics_port
     return METRICS_PORT + (0 if own_addresses else zlib.crc32(job.name.encode()) % PORTS)
@@ -83,7 +86,10 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
     text = job_json(job, generated(plan.file, job.job.file), port, url)
     document = Document(f"jobs/{job.name}.json", text)
     variables = job_variables(plan, job, addresses.defaults)
-    parts = [_rendezvous(job, rendezvous, host_network=host_network)]
+    notified = notify_variables(plan, job)
+    parts = []
+    if job.meets:
+        parts.append(_rendezvous(job, rendezvous, notified, host_network=host_network))
     for name, members in groups(Role.TRAIN, job.containers).items():
         environment = environment_of(
             job, rendezvous, members, variables, urls, data_server, host_network=host_network
@@ -99,14 +105,14 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
         document=document,
         parts=tuple(parts),
         volumes=job.volumes,
-        secrets=job.job.secrets,
+        secrets=tuple(dict.fromkeys((*job.job.secrets, *notify_secrets(job)))),
         needed=job.nodes[0],
         host_network=host_network,
         summary=_summary(job),
         inventory_hash=job.inventory_hash,
         job_hash=job.job_hash,
-        rendezvous=rendezvous,
-        store=_store(job),
+        rendezvous=rendezvous if job.meets else None,
+        store=None if job.job.session else _store(job),
         precision=job.precision,
         data=job.job.data,
         code=code_documents(job.job),
@@ -125,7 +131,7 @@ def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
 
     The trainer's image contains the launcher. In any other image it is mounted.
     """
-    if not job.job.command:
+    if job.job.train:
         return IMAGE_LAUNCHER, ()
     return MOUNTED_LAUNCHER, (Config("launcher", LAUNCHER_FILE, MOUNTED_LAUNCHER),)
 
@@ -136,7 +142,9 @@ def _keeper(job: JobPlan) -> tuple[Config, ...]:
     return (Config("keeper", KEEPER_FILE, MOUNTED_KEEPER),) if kept else ()
 
 
-def _rendezvous(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> Part:
+def _rendezvous(
+    job: JobPlan, rendezvous: Rendezvous, notified: Environment, *, host_network: bool
+) -> Part:
     """It reads the launcher and no job file, so that a changed job does not restart it.
 
     It has no health check: Swarm resolves a service's name only when its task is healthy, and in a
@@ -156,6 +164,7 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> 
         environment=(
             Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
             *(() if job.job.command else hosts_variables(job)),
+            *notified,
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
             *default_variables(user, ()),
         ),
@@ -164,6 +173,7 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> 
         read_only=True,
         ports=(Port(rendezvous.port, ("rendezvous", "port"), public=False),),
         configs=mounted,
+        secrets=notify_secrets(job),
         limits=RENDEZVOUS_LIMITS,
         update=UPDATE,
         about=_about(job, rendezvous, host_network=host_network),
@@ -174,6 +184,8 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> 
 def _about(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> tuple[str, ...]:
     """Describe the rendezvous, and what its loss means."""
     where = f", at an address of {rendezvous.host.name}," if host_network else ""
+    if job.job.session:
+        return (f"The coordinator{where} notifies people of the session's end.",)
     if job.job.command:
         lost = " If that host is down, the run waits until it is back." if host_network else ""
         return (
@@ -200,7 +212,7 @@ def _train(
     ports: tuple[Port, ...],
 ) -> Part:
     launcher, mounted = _launcher(job)
-    user, built_in = user_of_training(job.job), not job.job.command
+    user, built_in = user_of_training(job.job), job.job.train is not None
     return Part(
         role=Role.TRAIN,
         name=name,
@@ -256,6 +268,8 @@ def _metrics(port: int | None) -> tuple[Port, ...]:
 def _summary(job: JobPlan) -> str:
     gpus = sum(len(placement.gpus) for placement in job.placements)
     size = f"{count(len(job.placements), 'host')}, {count(gpus, 'GPU')}"
+    if job.job.session:
+        return f"{size}: a session, in which people work."
     total = f", global batch {job.batch.total}" if job.batch.total else ""
     spares = f", {count(len(job.spares), 'spare')}" if job.spares else ""
     return f"{size}: world size {job.world_size}{total}{spares}."

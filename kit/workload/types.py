@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kit.addresses import endpoint
-from kit.model import DataSet, Host, Limits, Package, Secret
+from kit.jobs import Package
+from kit.model import DataSet, Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
 from kit.workload.settings import Config, Environment, HealthCheck, Net, Port, Restart, Update
 from trainer.contract.bearer import KEY

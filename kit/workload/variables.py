@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from kit.model import Framework
+from kit.jobs import Framework
 from kit.plan.storage import DUMPS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
@@ -69,7 +69,7 @@ def environment_of(
     """Return the variables of every container of a group, kit's own first."""
     set_by_kit = [
         Variable("KIT_JOB", Word(JOB_FILE)),
-        Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
+        *([Variable("KIT_RENDEZVOUS", rendezvous.endpoint)] if job.meets else []),
         *(hosts_variables(job) if job.job.command else ()),
         Variable("KIT_NPROC", str(len(members[0].gpus)), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
@@ -93,7 +93,11 @@ def environment_of(
         if job.job.package:
             why += f" {PREFIX}… is the code."
         set_by_kit.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
-    if urls and job.job.command:
+    if job.job.session and job.job.package:
+        folder = f"{job.job.session.home}/workspace/{job.job.package.version}"
+        why = "The code is in the home, which stays: each version has its folder."
+        set_by_kit.append(Variable("KIT_WORKSPACE", folder, why))
+    if urls and not job.job.train:
         why = "The addresses of the data sets that the script streams."
         set_by_kit.append(Variable("KIT_DATA_URLS", json.dumps(urls), why))
     if data_server and job.job.streamed:
@@ -106,6 +110,6 @@ def environment_of(
         set_by_kit.append(Variable(SECRETS, names, why))
     # The built-in training has no other writable home.
     set_by_kit += default_variables(
-        user_of_training(job.job) or ("" if job.job.command else NOBODY), variables
+        user_of_training(job.job) or (NOBODY if job.job.train else ""), variables
     )
     return (*set_by_kit, *(Variable(name, value) for name, value in variables.items()))

@@ -19,7 +19,7 @@ NODE = [
     *("docker-registry", "iproute2", "iptables", "jq", "mount", "nftables", "openssh-server"),
     *("procps", "python3-minimal", "sudo"),
 ]
-PYTHON = ["libstdc++6", "python3"]  # PyTorch's wheels bring all else
+PYTHON = ["libstdc++6", "openssh-server", "python3"]  # PyTorch's wheels bring all else
 PACE = HERE / "pace" / "lab_pace.py"
 IMPORTS = ("torch", "torch.distributed.run", "sklearn.datasets", "fastapi_offline", "uvicorn")
 """Modules that trainings and servers import, if they are installed."""

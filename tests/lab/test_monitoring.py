@@ -176,4 +176,8 @@ def test_prometheus_finds_jobs_and_lines_outlive_containers(operator: Operator, 
             for words in (f"launch {node}: job digits from ", f"launch {node}: ended on SIGTERM"):
                 assert f"{node} | {words}" in lines, (node, lines)
         assert "Docker keeps" not in lines
+    [deployed] = json.loads(operator.kit("history", "--json"))
+    outcome = deployed["outcome"]
+    assert (outcome["state"], outcome["exit_status"]) == ("stopped", 143)
+    assert outcome["step"] > 0
     assert "1 deployment in the history" in operator.kit("logs", "digits", "--run", "2", status=2)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kit.errors import KitError
 from kit.runtime.event_log import MORE, TAIL, EventLog, Source, last_lines
-from kit.runtime.events import GONE, Reader, is_event, split, with_note
+from kit.runtime.events import Reader
+from kit.runtime.lines import GONE, is_event, split, with_note
 from kit.runtime.status import HostStatus, LogLine, State
 from trainer.contract.event_lines import line
 from trainer.contract.events import (
@@ -40,6 +41,7 @@ from trainer.contract.events import (
     Unmoved,
     Untaught,
 )
+from trainer.contract.limit_events import Idle, Limit
 
 BEGIN = Begin(epochs=10, steps=40, world_size=3)
 
@@ -348,3 +350,29 @@ def test_a_host_that_trains_alone_says_so_until_it_is_in_a_group() -> None:
         assert reader.of_host(replace(host, state=State.STOPPED)).message == ""
         reader.read(LogLine("j", "n2", line(after), None))
         assert reader.of_host(host).message == ""
+
+
+def test_a_job_that_has_ended_by_itself_says_why_and_what_it_has_saved() -> None:
+    limit = Limit(key="max_duration", seconds=43200)
+    stopped = Stopped(epoch=1, step=1200, checkpoint="step-00001200")
+    saved = "ended after its max_duration of 12 h, saved at step 1,200"
+    assert told(BEGIN, stopped, ("b", limit), limit).limit == saved
+    # A stop of an earlier start has saved another step.
+    assert told(stopped, Started(), BEGIN, limit).limit == "ended after its max_duration of 12 h"
+    idle = Limit(key="idle", seconds=1800)
+    assert told(idle).limit == "ended: it computed nothing for 30 min, its GPUs are free"
+    assert told(idle, Started()).limit == ""
+    # Its container seems to be complete.
+    part = HostStatus("a", 1, State.COMPLETED, 0)
+    assert told(idle).of_host(part).state is State.STOPPED
+    assert told(Started()).of_host(part).state is State.COMPLETED
+
+
+def test_a_job_that_computes_nothing_says_so_before_it_ends() -> None:
+    host = HostStatus("a", 1, State.RUNNING, None)
+    idle = Idle(seconds=900, limit=1800, time=1790000900)
+    since = datetime.fromtimestamp(1790000000).astimezone().isoformat(" ", "seconds")
+    message = f"no host computes anything since {since}: the job ends after 30 min of that"
+    assert told(idle).of_host(host).message == message
+    for after in (replace(idle, seconds=0.0), Started()):
+        assert told(idle, after).of_host(host).message == ""

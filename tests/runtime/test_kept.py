@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from datetime import UTC, datetime
 from math import inf
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.runtime.kept import SCRIPT, Span, is_of, parsed
+from kit.runtime.kept import EVENTS, SCRIPT, Span, is_of, parsed
 
 
 @pytest.mark.parametrize(
@@ -45,18 +46,21 @@ FILES = {
 }
 
 
-def kept(folder: Path, span: Span) -> list[tuple[int | None, str]]:
+def printed(folder: Path, day: str, events: str = "") -> str:
     """Run the program of the containers on a folder in the place of /logs."""
+    script = SCRIPT.replace("cd /logs", f"cd {folder}")
+    words = ["sh", "-c", script, "sh", day, "*train-own* *train-o*", events]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def read(folder: Path, span: Span) -> list[tuple[int | None, str]]:
     for container, days in FILES.items():
         (folder / container).mkdir(exist_ok=True)
         for day, text in days.items():
             (folder / container / f"{day}.log").write_text(text)
-    script = SCRIPT.replace("cd /logs", f"cd {folder}")
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", span.day, "*train-own*"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return [(line.rank, line.text) for line in parsed(done.stdout, "lab", "own", "pc1", span)]
+    kept = parsed(printed(folder, span.day), "lab", ["own", "o"], "pc1")
+    assert list(kept.missing(span)) == []
+    return [(line.rank, line.text) for line in kept.lines(span)]
 
 
 def at(day: int, hour: int) -> float:
@@ -66,21 +70,37 @@ def at(day: int, hour: int) -> float:
 def test_lines_of_a_time_and_of_a_run(tmp_path: Path) -> None:
     first, of_rank, second = (None, "first"), (1, "of 1"), (None, "second run")
     compose, again = (None, "by Compose"), (None, "\x1e again")
-    assert kept(tmp_path, Span(0, inf)) == [compose, again, first, of_rank, second]
-    assert kept(tmp_path, Span(at(25, 0), inf)) == [compose, again, of_rank, second]
-    assert kept(tmp_path, Span(at(25, 1), at(25, 9))) == [second]
-    assert kept(tmp_path, Span(at(27, 0), inf)) == []
+    assert read(tmp_path, Span(0, inf)) == [first, of_rank, second, compose, again]
+    assert read(tmp_path, Span(at(25, 0), inf)) == [of_rank, second, compose, again]
+    assert read(tmp_path, Span(at(25, 1), at(25, 9))) == [second]
+    assert read(tmp_path, Span(at(27, 0), inf)) == []
     # A run has all lines of its containers, also those after the next one has begun.
-    assert kept(tmp_path, Span(at(24, 23), at(25, 0), of_begin=True)) == [first, of_rank]
-    assert kept(tmp_path, Span(at(25, 0), at(25, 9), of_begin=True)) == [second]
+    assert read(tmp_path, Span(at(24, 23), at(25, 0), of_begin=True)) == [first, of_rank]
+    assert read(tmp_path, Span(at(25, 0), at(25, 9), of_begin=True)) == [second]
     # A container of Compose has the name of that of the run before, and one folder with it.
-    assert kept(tmp_path, Span(at(25, 10), inf, of_begin=True)) == [again]
+    assert read(tmp_path, Span(at(25, 10), inf, of_begin=True)) == [again]
 
 
 def test_the_program_reads_only_files_that_may_have_lines(tmp_path: Path) -> None:
     (tmp_path / "train-own_train.1.a").mkdir()
     (tmp_path / "train-own_train.1.a" / "2026-11-01.log").write_text("2026-11-01T00:00:00Z old\n")
-    script = SCRIPT.replace("cd /logs", f"cd {tmp_path}")
-    words = ["sh", "-c", script, "sh", Span(at(25, 0), inf).day, "*"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout == "\x1etrain-own_train.1.a\n"
+    found = printed(tmp_path, Span(at(25, 0), inf).day)
+    assert "train-own_train.1.a" in found
+    assert "old" not in found
+
+
+def test_repeated_events_are_sent_once(tmp_path: Path) -> None:
+    (tmp_path / "train-own_train.1.a").mkdir()
+    file = tmp_path / "train-own_train.1.a" / "2026-11-25.log"
+    told = [("", "started"), ("[rank0]: ", "progress"), ("", "a line"), ("[rank0]: ", "progress")]
+    told += [("", "failed"), ("[rank0]: ", "pace"), ("[rank1]: ", "pace"), ("[rank1]: ", "pace")]
+    with file.open("w") as lines:
+        for second, (rank, event) in enumerate(told):
+            values = {"v": 1, "event": event, "rank": int(rank[5])} if rank else {"event": event}
+            text = event if event == "a line" else f"@kit {json.dumps(values)}"
+            lines.write(f"2026-11-25T08:00:{second:02}Z {rank}{text}\n")
+    kept = parsed(printed(tmp_path, "2026-11-25", EVENTS), "lab", ["own"], "pc1")
+    [log] = kept.logs
+    seconds = [int((line.time or 0) % 60) for line in log.lines]
+    # The last progress before the failure, and the last pace of each rank.
+    assert seconds == [0, 3, 4, 5, 7]

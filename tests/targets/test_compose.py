@@ -20,6 +20,7 @@ from kit.targets.compose.status import job_status, silent_host, silent_statuses
 from kit.workload.types import Kind, Role, Workload
 from tests.sandbox import JOB, SERVER, Project
 from trainer.contract import event_lines, events
+from trainer.contract.limit_events import Limit
 
 INVENTORY = """\
 cluster: lab
@@ -522,6 +523,16 @@ def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
     ]
     assert status.checkpoint == "step-00000015 in kit-lab_j-checkpoints on pc1"
     assert (status.world_size, status.planned) == (3, 3)
+
+
+def test_a_job_that_has_ended_by_itself_is_stopped_and_not_complete() -> None:
+    reader = Reader()
+    limit = Limit(key="idle", seconds=1800)
+    reader.read(LogLine("j", "pc1", event_lines.line(limit), 0))
+    status = job_status("j", [ENDED, STORE], (), reader)
+    assert status.state is State.STOPPED
+    assert status.message == "ended: it computed nothing for 30 min, its GPUs are free"
+    assert [host.state for host in status.hosts] == [State.STOPPED]
 
 
 def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:

@@ -15,8 +15,10 @@ import psutil
 import pytest
 
 from kit.targets.local.supervise import run_processes
+from tests.receiver import hook
 from tests.sandbox import DEADLINE
 from tests.targets.cluster import Cluster, wait_for
+from trainer.group.messages import Report, encode
 
 HELLO = """\
 import os
@@ -59,15 +61,23 @@ def job_state(cluster: Cluster, job: str) -> str:
     return str(next(entry["state"] for entry in jobs if entry["job"] == job))
 
 
-def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
+def test_a_script_runs_on_every_host_of_the_plan(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.script("hello", HELLO)
-    cluster.kit("render")
-    output = cluster.kit("deploy")
+    job = cluster.folder / "jobs" / "hello.yaml"
+    # The receiver hears of the end after its first answer, an error, while kit ends the job.
+    with hook(500, 200) as found:
+        monkeypatch.setenv("HOOK_URL", found.url)
+        job.write_text(job.read_text() + "notify: [{url: {env: HOOK_URL}}]\n")
+        cluster.kit("render")
+        output = cluster.kit("deploy")
+        wait_for(lambda: not cluster.processes(), "an end of all processes")
+        assert found.kinds == ["completed", "completed"]
     assert "hello: started as 2 hosts, world size 3" in output
     for rank in range(3):
         assert f"| rank {rank} of 3" in output
     assert "hello completed after" in output
-    wait_for(lambda: not cluster.processes(), "an end of all processes")
 
     status = json.loads(cluster.kit("status", "--json"))
     (job,) = status["jobs"]
@@ -172,6 +182,26 @@ def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> 
     assert "nothing is running" in cluster.kit("stop")
 
 
+def test_a_job_that_ends_after_its_time_is_told(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    job = cluster.folder / "jobs" / "wait.yaml"
+    job.write_text(f"{job.read_text()}max_duration: 12h\n")
+    (port,) = re.findall(r"port: (\d+)", job.read_text())
+    cluster.kit("render")
+    cluster.kit("deploy", "--detach")
+    wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
+    with socket.create_connection(("127.0.0.1", int(port))) as rendezvous:
+        late = Report("pc3-1", "pc3", 0, starting=True, asks=True, ran=43200.0)
+        rendezvous.sendall(encode(late))
+        rendezvous.makefile("rb").readline()
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
+    (found,) = json.loads(cluster.kit("status", "--json"))["jobs"]
+    assert (found["state"], found["message"]) == ("stopped", "ended after its max_duration of 12 h")
+    assert cluster.kit("logs").count("last checkpoint of") == 3
+    shown = cluster.kit("report", "wait")
+    assert "ended after its max_duration of 12 h" in shown
+
+
 def test_a_second_deploy_of_a_running_job_is_refused(cluster: Cluster) -> None:
     cluster.script("wait", WAIT)
     cluster.kit("render")
@@ -219,7 +249,7 @@ def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None
     wait_for(lambda: not cluster.processes(), "an end of all processes")
     # There is no record of a script, but its launchers have said what happened.
     shown = cluster.kit("report", "fail")
-    assert "fail: failed; it has no record" in shown
+    assert "fail@1: failed; it has no record" in shown
     assert re.search(r"failed: rank \d failed first on this host", shown)
     assert "its ranks are restarted, 2 restarts so far" in shown
     assert not (cluster.folder / "report.html").exists()

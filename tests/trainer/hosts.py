@@ -196,6 +196,8 @@ class Hosts:
     """Whether each process imports PyTorch itself, as users' processes do."""
     python: str = ""
     """Another Python that runs all processes."""
+    of_coordinator: dict[str, str] = field(default_factory=dict)
+    """More variables of coordinators."""
     tasks: list[Task] = field(default_factory=list)
 
     def start(
@@ -254,6 +256,7 @@ class Hosts:
         """Start the coordinator or the store of an endpoint."""
         kind = "rendezvous" if script else "coordinator"
         own = {} if script else {"KIT_NNODES": nnodes, "KIT_SPARES": str(spares)}
+        own |= self.of_coordinator
         return self.start(kind, [launch, kind], {"KIT_RENDEZVOUS": endpoint, **own})
 
     def agent(

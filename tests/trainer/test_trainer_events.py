@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.report.moments import moments
-from kit.runtime.events import split
+from kit.runtime.lines import split
 from kit.runtime.status import LogLine
 from tests.trainer import servers
 from tests.trainer.hosts import (
@@ -36,6 +36,7 @@ from trainer.contract.event_lines import line, parse
 from trainer.contract.events import (
     KINDS,
     Begin,
+    Ended,
     Epoch,
     Event,
     Failed,
@@ -50,7 +51,9 @@ from trainer.contract.events import (
     Started,
     Stopped,
 )
+from trainer.contract.limit_events import Limit
 from trainer.contract.mark import MARK, VERSION
+from trainer.contract.session_events import Session
 from trainer.core.announce import event_seconds
 from trainer.launcher.output import event
 from trainer.launcher.worker import Prefix
@@ -84,9 +87,11 @@ SAMPLE: dict[str, Any] = {
     "class_samples": {"cat": 12},
 }
 OWN: dict[type[Event], dict[str, Any]] = {
+    Session: {"ssh": "", "jupyter": "", "ended": "its time is over"},
     Kept: {"version": "2.20", "files": ("snapshot.pt",)},
     Member: {"failure": "n1: ValueError: no memory"},
     Regrouped: {"hosts": ("n1", "n2")},
+    Limit: {"key": "idle"},
 }
 
 
@@ -207,6 +212,7 @@ def test_a_lost_worker_is_a_restart_of_it_alone(tmp_path: Path) -> None:
     assert [restarts for restarts, _, _ in members] == [0, 0, 0, 1]
     assert {(rank, local_rank) for _, rank, local_rank in members} == {(0, 0), (1, 1)}
     assert {each.world_size for each in task.of(Member)} == {2}
+    assert [each.exit_code for each in task.of(Ended)] == [128 + signal.SIGTERM]
     (stopped,) = task.of(Stopped)
     assert stopped.checkpoint == task.of(Saved)[-1].checkpoint == f"step-{stopped.step:08d}"
     assert not task.of(Resumed)  # No step was taken again.
@@ -268,6 +274,7 @@ time.sleep(1)
     with hosts(tmp_path) as local:
         task = local.agent("pc1", own(tmp_path, script), local.rendezvous(script=True), 2, "1:1")
         assert task.wait() == 0
+    assert [each.exit_code for each in task.of(Ended)] == [0]
     reasons = sorted((each.restarts, each.reason) for each in task.of(Restart))
     place = f"{tmp_path}/own.py:3"
     assert reasons == [(1, ""), (1, f"ValueError: nothing to learn ({place})")]

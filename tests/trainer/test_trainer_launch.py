@@ -89,7 +89,7 @@ def test_settings_have_the_documented_defaults() -> None:
 )
 def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
     with pytest.raises(LaunchError, match=message) as caught:
-        Settings({**ENVIRON, name: value})
+        _ = Settings({**ENVIRON, name: value}).rendezvous
     assert caught.value.code == 2
 
 
@@ -288,8 +288,11 @@ def test_an_endpoint_is_read_as_it_is_written(text: str, endpoint: tuple[str, in
         ("{", "is not JSON"),
         ("[]", "must be an object"),
         ('{"train": {}}', "name: must be the name of the job"),
-        ('{"name": "x"}', "must have exactly one of train and command"),
-        ('{"name": "x", "train": {}, "command": ["a"]}', "exactly one of train and command"),
+        ('{"name": "x"}', "must have exactly one of train, command and session"),
+        (
+            '{"name": "x", "train": {}, "command": ["a"]}',
+            "exactly one of train, command and session",
+        ),
         ('{"name": "x", "command": "ddp.py 50"}', "command: must be a list of words"),
         ('{"name": "x", "command": ["ddp.py", 50]}', "command: must be a list of words"),
         ('{"name": "x", "command": []}', "command: must be a list of words"),

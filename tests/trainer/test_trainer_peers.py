@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.disks import on_small_disk
 from tests.ports import free_port
 from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, hosts, write_job
-from tests.trainer.test_trainer_saving import on_small_disk
 from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.fetch import PIECE, path, senders_of
 from trainer.checkpoints.format import Progress, Saved

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.receiver import Hook, hook
 from tests.trainer.hosts import (
     PACE,
     Task,
@@ -24,6 +25,7 @@ from tests.trainer.hosts import (
 )
 from tests.trainer.test_parallel import model_of, run
 from trainer.contract.events import Member
+from trainer.contract.notify import KINDS
 
 DDP = Path(__file__).with_name("ddp.py")
 
@@ -36,16 +38,20 @@ class Finished:
     store: Task
     pc1: Task
     pc2: Task
+    hook: Hook
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     folder = tmp_path_factory.mktemp("cluster")
-    with hosts(folder) as local:
+    with hosts(folder) as local, hook() as found:
+        receivers = [{"url": found.url, "on": [*KINDS]}]
+        wanted = {"job": "digits", "cluster": "lab", "receivers": receivers}
+        local.of_coordinator["KIT_NOTIFY"] = json.dumps(wanted)
         pc1, pc2 = local.pair(write_job(folder))
         assert pc1.wait() == 0, pc1.text
         assert pc2.wait() == 0, pc2.text
-        yield Finished(folder, local.tasks[0], pc1, pc2)
+        yield Finished(folder, local.tasks[0], pc1, pc2, found)
 
 
 def test_three_processes_on_two_hosts_learn_digits(finished: Finished) -> None:
@@ -68,6 +74,16 @@ def test_three_processes_on_two_hosts_learn_digits(finished: Finished) -> None:
 def test_the_store_ends_with_its_run(finished: Finished) -> None:
     assert finished.store.wait() == 0
     assert finished.store.text.endswith("ends the coordinator on the end of its run\n")
+
+
+def test_the_end_is_notified_of_once_with_its_figures(finished: Finished) -> None:
+    assert finished.store.wait() == 0
+    [posted] = finished.hook.posted
+    body, end = posted.body, metrics(finished.folder / "pc1", finished.folder / "pc2")[-1]
+    assert (body["kind"], body["checkpoint"]) == ("completed", "step-00000150")
+    assert {key: body[key] for key in ("step", "epoch", "accuracy")} == {
+        key: end[key] for key in ("step", "epoch", "accuracy")
+    }
 
 
 def test_every_host_has_the_same_checkpoints(finished: Finished) -> None:

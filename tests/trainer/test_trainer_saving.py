@@ -1,7 +1,6 @@
 """Saving beside the training."""
 
 import json
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.disks import on_small_disk
 from tests.ports import free_port
 from tests.trainer.hosts import (
     DEADLINE,
@@ -142,13 +142,6 @@ def test_only_a_full_disk_is_told_to_need_room(tmp_path: Path) -> None:
     told = [advice(run, {}, error) for error in errors]
     assert "MB are free, it needs 0.0 MB: make room there" in told[0]
     assert told[1] == "a file is in the place of the folder /c: move it away"
-
-
-def on_small_disk(folder: Path, size: str, before: str = ":") -> list[str]:
-    """A prefix that runs a command with a disk of `size` at a folder, after a script there."""
-    root = [] if os.geteuid() == 0 else ["--map-root-user"]
-    mount = f"mount -t tmpfs -o size={size} none {folder} && cd {folder} && {before}"
-    return ["unshare", *root, "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
 
 
 def test_a_full_disk_is_told_with_host_and_room_and_ends_the_run(tmp_path: Path) -> None:

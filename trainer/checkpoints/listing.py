@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_name
+from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_name, newest_step
 from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
 
 Stamp = tuple[tuple[int, ...], ...]
@@ -72,6 +72,12 @@ class Listing:
             than = "less" if size < manifest.size else "more"
             return f"{STATE} has {than} than the {manifest.size} bytes of its manifest"
         return Found(name, max(each[2] for each in stamp) / 1e9, manifest)
+
+
+def newest_manifest(folder: Path) -> Manifest:
+    """Return the manifest of the newest complete checkpoint; raises OSError or UnusableError."""
+    path = folder / folder_name(newest_step(folder))
+    return check(parse(read_file(path, MANIFEST, LARGEST)))
 
 
 FILES = (MANIFEST, STATE, COMPLETE)

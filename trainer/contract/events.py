@@ -318,6 +318,13 @@ class Failed(Event):
     host: str = ""
 
 
+class Ended(Event):
+    """The launcher ends without a failure, by itself (0) or by a signal (128 + its number)."""
+
+    NAME = "ended"
+    exit_code: int
+
+
 class LeftOut(Event):
     """A host takes no part in its training until a person releases it; repeated every minute."""
 

@@ -20,13 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoints.layout import newest_step
 from trainer.contract.job import Faults
 from trainer.elastic import pulse
 from trainer.elastic.policy import Policy
 from trainer.elastic.pulse import Patience
+from trainer.elastic.saved import newest_result, saved_step
 from trainer.elastic.workers import Place, Worker, read_place
-from trainer.group.messages import LOST, Halt, Order, Report, encode
+from trainer.group.messages import LOST, Halt, Order, Report, Result, encode
 from trainer.launcher.errors import LaunchError, guarded
 from trainer.launcher.failures import exception_in, worker_failure
 from trainer.launcher.host_agent import HostAgent, run_host
@@ -55,6 +55,7 @@ class Agent(HostAgent):
         self._checkpoints = Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints")
         self._workers = [Worker(local, folder) for local in range(int(environ["KIT_NPROC"]))]
         self._halt: Halt | None = None
+        self._result: Result | None = None  # At the end.
         self._out: Halt | None = None  # Why this host is left out.
         self._say_idle: float | None = None  # When to say that it is ready and in no group.
         self._finished = 0.0  # The time at which its workers had trained to the end, or halted.
@@ -214,6 +215,13 @@ class Agent(HostAgent):
 
     # ---- The coordinator
 
+    def is_complete(self) -> bool:
+        """Whether its workers have trained to the end: then those of all hosts have."""
+        return all(each.done for each in self._workers)
+
+    def _ranks(self) -> Sequence[int]:
+        return [each.process.pid for each in self._workers if each.process and each.runs]
+
     def _is_idle(self) -> bool:
         return all(each.place.ready or not each.runs for each in self._workers)
 
@@ -236,6 +244,9 @@ class Agent(HostAgent):
     def report(self) -> Report:
         """The state of this host."""
         places = [each.place for each in self._workers]
+        done = all(each.done for each in self._workers)
+        if (done or self._halt) and self._result is None:
+            self._result = newest_result(self._checkpoints)
         started = all((each.runs and each.writer) or each.done for each in self._workers)
         return Report(
             agent=self._id,
@@ -255,17 +266,14 @@ class Agent(HostAgent):
             starting=not started and self._out is None,
             leaving=self._signal > 0,
             spare=self._spare,
-            saved=-1 if any(each.inside for each in self._workers) else self._saved(),
-            done=all(each.done for each in self._workers),
+            saved=-1
+            if any(each.inside for each in self._workers)
+            else saved_step(self._checkpoints),
+            done=self.is_complete(),
+            result=self._result,
             halt=self._halt,
             out=self._out,
         )
-
-    def _saved(self) -> int:
-        try:
-            return newest_step(self._checkpoints)
-        except OSError:  # The workers say so.
-            return -1
 
     # ---- Time
 
@@ -279,8 +287,8 @@ class Agent(HostAgent):
         self._tell_idle()
         if self._signal:
             self._try_to_end()
-        done = all(each.done for each in self._workers)
-        self._finished = self._finished or (now if done or self._halt else 0.0)
+        ended = self.is_complete() or self._halt
+        self._finished = self._finished or (now if ended else 0.0)
         if self._finished and (now - self._finished > LOST or self._connection is None):
             # Nobody confirms it: the coordinator has ended, or is gone.
             self._end(self._halt)
@@ -302,8 +310,8 @@ class Agent(HostAgent):
         """End once no worker is in a group; without a coordinator nobody lets them leave."""
         inside = [each for each in self._workers if each.inside]
         if not any(each.runs for each in inside):
-            self._finish(128 + self._signal)
-        elif time.monotonic() - self._heard > LOST:
+            self._finish(self._exit_code)
+        elif not self.limit and time.monotonic() - self._heard > LOST:
             for worker in inside:
                 if worker.writer:
                     worker.writer.write(encode(Order("abort", worker.place.generation)))

@@ -12,13 +12,15 @@ The rules, in this order:
 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
    wants, and at most as many.
-5. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
+5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
+   no other is formed.
+6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
    Each exchange of hosts is a pause for all, and a chance for another fault.
 
-launcher/rounds.py has the rules of scripts, which differ in 1 and 3.
+launcher/rounds.py has the rules of scripts, which differ in 1, 3 and 5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from trainer.group.knowledge import Knowledge, hung, natural, settled
@@ -60,7 +62,7 @@ class Decisions(Knowledge):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the coordinator ends."""
-        return ABSENT if self.end else float("inf")
+        return ABSENT if self.end or self.ends else float("inf")
 
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
@@ -74,9 +76,38 @@ class Decisions(Knowledge):
             self._see_fault(self.group)
         if self.group and self.over is None:
             self._see_change(self.group)
-        if self.group is None or self.over is not None:
+        if not self.ends and (self.group is None or self.over is not None):
             self._form()
-        return {agent: self._order(report) for agent, report in self.hosts.items()}
+        orders = {agent: self._order(report) for agent, report in self.hosts.items()}
+        if not self.ends:
+            return orders
+        return {agent: replace(order, ends=self.ends) for agent, order in orders.items()}
+
+    def timed(self, order: Order) -> Order:
+        """Return an order with the time of the run, if its hosts report it."""
+        ran, idle = self.spent.ran(), self.spent.idle(self.hosts.values())
+        return replace(order, ran=ran, idle=idle) if ran or idle else order
+
+    def report(self, report: Report) -> None:
+        """Take the report of a host."""
+        if report.notice:
+            self.notices.tell(report.notice)
+            return
+        super().report(report)
+        if report.out:
+            self.notices.left_out(report, report.out)
+
+    def lose(self, agent: str, why: str) -> None:
+        """Take note that a host is silent or has closed its connection."""
+        report = self.hosts.get(agent)
+        super().lose(agent, why)
+        if report and not self._may_go(report):
+            self.notices.host_lost(agent, report.host, self._lost[agent], self.group)
+
+    def _may_go(self, report: Report) -> bool:
+        """Whether nobody misses a host: it ends, or has never begun."""
+        ends = report.asks or report.stops or report.done
+        return bool(ends or self.end or report.halt or report.out)
 
     # ---- The end
 
@@ -85,9 +116,11 @@ class Decisions(Knowledge):
             if halt := report.halt or self._last_out(report):
                 self.end = Order("end", halt=replace(halt, host=report.host))
                 self.say(f"ends all: {report.host}: {halt.message}")
+                self.notices.failed(report, halt)
             elif report.done:
                 self.end = Order("end")
                 self.say(f"{report.host} has trained to the end")
+                self.notices.completed(report.generation, "the training is complete", report)
             if self.end:
                 self._ended = frozenset(self.hosts)
                 return
@@ -102,9 +135,17 @@ class Decisions(Knowledge):
     def _see_fault(self, group: Group) -> None:
         """End a group that cannot go on, or that has left as it was asked to."""
         if reason := next(self._faults_of(group), ""):
+            self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
         elif any(self._has_left(group, each) for each in self._present()):
             self.over = self.clock()
+
+    def _tell_lost(self, group: Group, may_return: Callable[[str], bool] = lambda _: False) -> None:
+        """Tell the loss of hosts that were lost together with the coordinator before this one."""
+        for each in group.members if self._adopted is not None else ():
+            known = each.agent in self.hosts or each.agent in self._lost
+            if not known and not may_return(each.agent):
+                self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
         """Yield why a group cannot go on."""
@@ -156,8 +197,8 @@ class Decisions(Knowledge):
             return
         if any(each.generation < group.generation for each in members):
             return
-        leaving = [each for each in members if each.leaving]
-        joining = self._candidates() if len(members) < self.most else []
+        leaving = [each for each in members if each.leaving or self.ends]
+        joining = self._candidates() if len(members) < self.most and not self.ends else []
         if not (leaving or joining):
             self._change = None
             return
@@ -211,6 +252,8 @@ class Decisions(Knowledge):
 
     def _begin(self, chosen: list[Report]) -> None:
         """Begin a group with some hosts, in the order of ranks."""
+        if self.group:
+            self._tell_lost(self.group)
         members = tuple(
             Member(each.agent, each.host, each.store, each.workers, each.port) for each in chosen
         )
@@ -279,5 +322,5 @@ class Decisions(Knowledge):
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()
-        saves = any(each.leaving for each in self._present())
+        saves = bool(self.ends) or any(each.leaving for each in self._present())
         return Order("leave", group.generation, save=saves)

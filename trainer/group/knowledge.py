@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from trainer.group.messages import Group, Member, Report, host_of
+from trainer.group.notices import Notices
+from trainer.group.spent import Spent
 
 
 @dataclass
@@ -22,10 +24,12 @@ class Knowledge:
     today: Callable[[], float] = lambda: 0.0  # Seconds since 1970.
     chance: Callable[[], int] = lambda: 0  # Any number from 0 on.
     say: Callable[[str], None] = lambda _: None
+    notices: Notices = field(default_factory=Notices)
     hosts: dict[str, Report] = field(default_factory=dict)
     group: Group | None = None  # The present or the last one, even if it is over.
     over: float | None = None  # Time at which the group ended; None while it goes on.
     asked: bool = False  # Whether its workers shall leave at the end of a step.
+    ends: str = ""  # The key of the job by which all hosts end.
     _began: float = 0.0
     _formed: float = 0.0
     _adopted: float | None = None
@@ -40,7 +44,7 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         """Note the time: hosts that train already need a while to report to a new coordinator."""
-        self._began = self.clock()
+        self._began, self.spent = self.clock(), Spent(self.clock)
 
     def report(self, report: Report) -> None:
         """Take a host's report; a new agent of the same host replaces the old one."""
@@ -50,11 +54,17 @@ class Knowledge:
                 self._lost[agent] = f"{report.host} has begun anew"
         if report.agent not in self.hosts and not report.asks:
             self.say(f"{report.host} is here")
+            self.notices.learn(report.told)
         self.hosts[report.agent] = report
         self._lost.pop(report.agent, None)
         if report.starting and self.group and report.agent in self.group.agents:
             self._failed.add(report.host)
         self._newest = max(self._newest, report.generation, report.left, report.heard)
+        self.spent.note(report, self.hosts.values())
+        if report.ends and not self.ends:
+            self.ends = report.ends
+            self.say(f"ends all: {report.host} has reached `{report.ends}` of the job")
+            self.notices.ended(report)
 
     def lose(self, agent: str, why: str) -> None:
         """Take note that a host is silent or has closed its connection."""

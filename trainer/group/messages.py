@@ -6,7 +6,7 @@ answers each report with its present order for that host.
 
 import asyncio
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -107,6 +107,37 @@ class Halt:
 
 
 @dataclass(frozen=True)
+class Result:
+    """What a training has reached, by its newest checkpoint."""
+
+    checkpoint: str
+    step: int
+    epoch: int | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+
+    @property
+    def words(self) -> str:
+        """It in words."""
+        figure = "" if self.loss is None else f", loss {self.loss:.4g}"
+        if self.accuracy is not None:
+            figure = f", accuracy {self.accuracy * 100:.1f} %"
+        return f"step {self.step}{figure}"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What people are notified of. `id` is unique in a job, and the same if it is sent again."""
+
+    kind: str  # One of contract/notify.py.
+    id: str
+    message: str
+    hosts: tuple[str, ...] = ()
+    exit_code: int | None = None
+    result: Result | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """The state of a host.
 
@@ -132,6 +163,10 @@ class Report:
     done: bool = False  # Its workers have trained to the end.
     halt: Halt | None = None
     out: Halt | None = None  # Why it is left out, until a person releases it.
+    result: Result | None = None  # At its end.
+    stops: bool = False  # It was asked to end; a script may still save.
+    told: tuple[str, ...] = ()  # The notices that were sent, as the last order has them.
+    notice: Notice | None = None  # It is no host of the job, and only tells this.
     # Of a host of a script:
     port: int = 0  # As in Member.
     number: int = 0  # Of the round that it has joined last.
@@ -139,7 +174,11 @@ class Report:
     failure: Halt | None = None  # How the script has failed here in the round that it has left.
     content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
     once: bool = False  # Nothing restarts this host.
-    asks: bool = False  # It only asks why the round before has failed.
+    asks: bool = False  # It only asks, while it prepares itself.
+    # Of a job that may end by itself (spent.py):
+    ran: float | None = None  # Seconds since the first start that it knows of; None: asked to end.
+    idle: float | None = None  # Seconds for which it has computed nothing.
+    ends: str = ""  # The key of the job by which all end, as it has found.
 
 
 @dataclass(frozen=True)
@@ -157,6 +196,11 @@ class Order:
     halt: Halt | None = None
     why: str = ""  # Why the group is over, for people.
     failure: Halt | None = None  # Of a script, for which the round before has ended.
+    ends: str = ""  # The key of the job by which all end.
+    # As in a report, of all hosts. They change all the time: that makes no new order.
+    ran: float = field(default=0.0, compare=False)
+    idle: float = field(default=0.0, compare=False)
+    told: tuple[str, ...] = ()  # The ids of the notices that were sent.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:

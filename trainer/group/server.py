@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from trainer.group.decisions import Decisions
 from trainer.group.messages import (
@@ -26,13 +27,16 @@ from trainer.group.messages import (
 
 TICK = 0.1
 """Seconds between two looks at the clock."""
+HELD = 660.0
+"""Seconds for which the coordinator of a run that is over stays while notices are being sent."""
 
 
 class Server:
     """Serves the hosts of a job."""
 
-    def __init__(self, decisions: Decisions) -> None:
-        self._decisions = decisions
+    def __init__(self, decisions: Decisions, busy: Callable[[], bool] = lambda: False) -> None:
+        """`busy`: whether notices are being sent."""
+        self._decisions, self._busy = decisions, busy
         self._seen: dict[str, float] = {}  # Time of each host's last report.
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._sent: dict[str, Order] = {}
@@ -74,7 +78,8 @@ class Server:
             self._came |= bool(self._seen)
             if self._seen or not self._came:
                 self._used = self._ticked
-            if self._ticked - self._used > self._decisions.patience:
+            alone = self._ticked - self._used
+            if alone > self._decisions.patience and (alone > HELD or not self._busy()):
                 stop(0)
 
     def _notice_time(self) -> None:
@@ -106,11 +111,13 @@ class Server:
 
     def _tell(self, answer: str = "") -> None:
         """Send new orders, and the present one to the host that has just reported."""
-        for agent, order in self._decisions.orders().items():
+        told = self._decisions.notices.told
+        for agent, present in self._decisions.orders().items():
+            order = replace(present, told=told) if told else present
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):
-                    writer.write(encode(order))
+                    writer.write(encode(self._decisions.timed(order)))
 
     def _lose(self, agent: str, why: str) -> None:
         self._forget(agent)

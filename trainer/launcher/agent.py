@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer.group.messages import LOST, Group, Halt, Order, Report
-from trainer.launcher.connections import LOOK_EVERY, Connections
+from trainer.launcher.connections import LOOK_EVERY, Connections, children_of
 from trainer.launcher.errors import FAILURE, MISTAKE, LaunchError
 from trainer.launcher.host_agent import HostAgent
 from trainer.launcher.last_failure import error_of, halt_of
@@ -89,6 +89,11 @@ class Agent(HostAgent):
     def _is_idle(self) -> bool:
         return self._state != "runs"
 
+    def _ranks(self) -> Sequence[int]:
+        with suppress(OSError):
+            return children_of(self._pid) if self._pid else ()
+        return ()
+
     def _look(self) -> None:
         if self._state == "done" and time.monotonic() - self._heard > LOST:
             self._finish(0)
@@ -97,7 +102,7 @@ class Agent(HostAgent):
         """A signal asks this host to end: torchrun gives its workers the time that they need."""
         super()._leave(number)
         if self._state != "runs":
-            self._finish(128 + self._signal)
+            self._finish(self._exit_code)
         self._send(number)
 
     def _obey(self, order: Order) -> None:
@@ -238,7 +243,7 @@ class Agent(HostAgent):
         self._ended.set()
         self._pid = 0
         if self._signal:
-            self._finish(128 + self._signal)
+            self._finish(self._exit_code)
         if self._stops or self._over.done():
             self._failure = None
             self._be_idle()

@@ -4,11 +4,14 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import time
 from functools import partial
 
 from trainer.group.decisions import Decisions
+from trainer.group.notices import Notices
 from trainer.group.server import Server
+from trainer.launcher.courier import LAST_TRIES, Courier
 from trainer.launcher.network import listen, own_address
 from trainer.launcher.output import say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
@@ -22,12 +25,15 @@ chance = partial(random.randrange, CHANCES)
 def coordinate() -> None:
     """Serve the coordinator of a built-in training."""
     hosts = read_nnodes(os.environ)
-    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say))
+    notices = Notices(clock=time.monotonic)
+    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say, notices))
 
 
 def serve_rendezvous() -> None:
     """Serve the rendezvous of a script."""
-    serve("rendezvous", Rounds(time.monotonic, today=time.time, chance=chance, say=say))
+    notices = Notices(clock=time.monotonic)
+    rounds = Rounds(time.monotonic, today=time.time, chance=chance, say=say, notices=notices)
+    serve("rendezvous", rounds)
 
 
 def serve(name: str, decisions: Decisions) -> None:
@@ -38,6 +44,18 @@ def serve(name: str, decisions: Decisions) -> None:
     address = own_address([host])
     listener = listen(address, port)
     say(f"serves the {name} on {endpoint_text((address, port))}")
-    received = asyncio.run(Server(decisions).serve(listener))
+    received = asyncio.run(serve_and_notify(decisions, listener))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the {name} on {reason}")
+
+
+async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:
+    """Serve, and notify people beside it; return the signal that ends it, or 0."""
+    courier = Courier(os.environ, decisions.notices)
+    courier.start()
+    received = 0
+    try:
+        received = await Server(decisions, courier.busy).serve(listener)
+    finally:
+        await courier.end(LAST_TRIES if received else 0.0)
+    return received

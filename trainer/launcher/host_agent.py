@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,9 +28,10 @@ from trainer.group.messages import (
     served,
 )
 from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.limits import LOOKS, LimitWatch, tell_end
 from trainer.launcher.metrics import Metrics, serve_metrics
-from trainer.launcher.output import say
-from trainer.launcher.settings import endpoint_text, parse_endpoint
+from trainer.launcher.output import emit, say
+from trainer.launcher.settings import endpoint_text, parse_endpoint, read_job
 
 
 class HostAgent(ABC):
@@ -49,7 +51,10 @@ class HostAgent(ABC):
         self._order, self._heard = Order(), time.monotonic()
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
+        self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
         self._signal = 0
+        self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
+        self.limit = ""  # The key of the job by which it ends.
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -85,6 +90,14 @@ class HostAgent(ABC):
     def _is_idle(self) -> bool:
         """Whether this host can do nothing without the coordinator."""
 
+    @abstractmethod
+    def _ranks(self) -> Sequence[int]:
+        """The processes of its ranks."""
+
+    def is_complete(self) -> bool:
+        """Whether the job has done all of its work: no limit has ended it."""
+        return False
+
     # ---- The run
 
     async def run(self) -> int:
@@ -94,7 +107,8 @@ class HostAgent(ABC):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
         try:
-            for work in (*self._works(), self._connect(), self._watch()):
+            works = (self._connect(), self._watch(), self._watch_work())
+            for work in (*self._works(), *works):
                 self._start(work)
             return await self._over
         finally:
@@ -130,6 +144,28 @@ class HostAgent(ABC):
         if self.metrics:
             self.metrics.ask_to_end()
         self._report()
+
+    @property
+    def _exit_code(self) -> int:
+        """The exit code of a host that was asked to end."""
+        return 0 if self.limit else 128 + self._signal
+
+    def _see_limit(self, order: Order) -> None:
+        """End this host, as by a signal, if the job ends by itself."""
+        if self._signal or self._over.done() or self.is_complete():
+            return
+        self.limit = self.limits.reached(order)
+        if self.limit:
+            self.limits.begin_end(self.limit)
+            self._leave(signal.SIGTERM)
+
+    async def _watch_work(self) -> None:
+        """Look whether this host computes, if the job ends when none does."""
+        while idle := self.limits.job.idle:
+            await asyncio.sleep(min(LOOKS, idle / 10))
+            report = self.report()
+            place = (report.generation, report.reached)
+            await asyncio.to_thread(self.limits.work.look, self._ranks(), place)
 
     async def _serve_process(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -169,22 +205,32 @@ class HostAgent(ABC):
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
             order, self._heard = decode(Order, line), time.monotonic()
+            self._told, order = order.told, replace(order, told=())
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
+            self.limits.learn(order)
+            self._see_limit(order)
             if order != self._order:
                 self._order, self._newest = order, max(self._newest, order.generation)
                 self._obey(order)
 
     def _report(self) -> None:
         if self._connection:
-            self._connection.write(encode(self.report()))
+            stopped = self._signal > 0 and not self.limit
+            state = self.limits.timed(self.report(), stopped=stopped)
+            state = replace(state, ends=self.limit, told=self._told, stops=self._signal > 0)
+            self._connection.write(encode(state))
 
     async def _watch(self) -> None:
         """Repeat the report."""
         while True:
             await asyncio.sleep(REPORT_EVERY)
             self._look()
+            self._see_limit(Order())
+            if self.limits.overdue():
+                say("its processes have had their stop_grace_period, and are killed", error=True)
+                self._finish(self._exit_code)
             self._report()
 
 
@@ -196,8 +242,12 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
-    if code > 128:
+    emit("ended", exit_code=code)
+    limited = bool(agent.limit) and not agent.is_complete()
+    if limited:
+        tell_end(agent.limit, agent.limits.job)
+    elif code > 128:
         say(f"{ended} on {signal.Signals(code - 128).name}")
-        if agent.metrics:
-            await asyncio.to_thread(agent.metrics.wait_for_reader)
+    if agent.metrics and (limited or code > 128):
+        await asyncio.to_thread(agent.metrics.wait_for_reader)
     return code

@@ -4,7 +4,6 @@ import os
 import socket
 import time
 from contextlib import suppress
-from functools import partial
 
 from trainer.group.messages import LOST, Halt, Order, Report, decode, encode, name_agent
 from trainer.launcher.errors import MISTAKE, LaunchError
@@ -25,6 +24,13 @@ def error_of(halt: Halt, host: str) -> LaunchError:
     return LaunchError(halt.message, halt.code, kind, halt.rank, halt.exit_code, host=other)
 
 
+def ask(settings: Settings, report: Report) -> Order:
+    """Ask the rendezvous, before this host takes part; raises OSError or ValueError."""
+    with socket.create_connection(settings.rendezvous, LOST) as connection:
+        connection.sendall(encode(report))
+        return decode(Order, connection.makefile("rb").readline())
+
+
 def ask_what_has_failed(settings: Settings) -> None:
     """Ask the rendezvous why the run has failed before: the log of a new container has no past.
 
@@ -34,10 +40,8 @@ def ask_what_has_failed(settings: Settings) -> None:
     report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
     order = Order()
     # It may start later: it is waited for when it is needed.
-    opened = partial(socket.create_connection, settings.rendezvous, LOST)
-    with suppress(OSError, ValueError), opened() as connection:
-        connection.sendall(encode(report))
-        order = decode(Order, connection.makefile("rb").readline())
+    with suppress(OSError, ValueError):
+        order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:
         raise error_of(order.halt, settings.host)
     if failure := order.failure:

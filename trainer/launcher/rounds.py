@@ -93,11 +93,14 @@ class Rounds(Decisions):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the rendezvous ends; the engine restarts it."""
-        return REMEMBERED if self.given_up else ABSENT
+        counts = self.spent.known and not self.ends  # A container may be started again.
+        return REMEMBERED if self.given_up or counts else ABSENT
 
     def report(self, report: Report) -> None:
         """Take the report of a host."""
         super().report(report)
+        if report.notice:
+            return
         self._number = max(self._number, report.number)
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
@@ -114,6 +117,9 @@ class Rounds(Decisions):
         super().lose(agent, why)
         self._told.pop(agent, None)
 
+    def _may_go(self, report: Report) -> bool:
+        return report.agent in self._told or super()._may_go(report)
+
     def _for_good(self, host: str) -> Halt | None:
         """The failure after which a host does not begin again."""
         return self.given_up.get(host) or self.given_up.get("")
@@ -127,6 +133,7 @@ class Rounds(Decisions):
             return
         if not any(map(self._may_return, group.agents - self.hosts.keys())):
             self.say(f"{self._name(group)} has ended well")
+            self.notices.completed(group.generation, "the script has ended well", here[0])
             self._told |= dict.fromkeys(self.hosts, Order("end"))
             self.group, self._failure, self._finished = None, None, group.generation
 
@@ -150,7 +157,8 @@ class Rounds(Decisions):
             self._failure = replace(failure_of(failed[0]), ran=ran)
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        self._end_group(group, reason)
+        if not self.ends:  # Each host ends its script by itself, which may take its grace to save.
+            self._end_group(group, reason)
 
     def _running(self) -> list[Report]:
         return [each for each in super()._running() if each.agent not in self._told]
@@ -197,6 +205,7 @@ class Rounds(Decisions):
         """End the hosts on which the script has failed; the engine starts them again."""
         ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
         ends |= {each.agent: failure_of(each) for each in failed}
+        self.notices.failed(failed[0], failure_of(failed[0]))
         self._told |= {agent: Order("end", halt=halt) for agent, halt in ends.items()}
         self._failures = []
 
@@ -214,6 +223,10 @@ class Rounds(Decisions):
         first = failure_of(wrong[0])
         halt = replace(first, message=first.message + note, code=MISTAKE)
         self.given_up |= dict.fromkeys([""] if every else names, halt)
+        if every:
+            self.notices.failed(wrong[0], halt)
+        for each in () if every else wrong:
+            self.notices.left_out(each, halt)
         for agent, each in self.hosts.items():
             if known := self._for_good(each.host):
                 self._told[agent] = Order("end", halt=known)

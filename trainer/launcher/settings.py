@@ -18,7 +18,7 @@ class Settings:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.host = read_variable(environ, "KIT_HOST", socket.gethostname())
         self.job = Path(read_variable(environ, "KIT_JOB"))
-        self.rendezvous = parse_endpoint(read_variable(environ, "KIT_RENDEZVOUS"))
+        self._rendezvous = environ.get("KIT_RENDEZVOUS", "")
         self.nproc = read_number(environ, "KIT_NPROC")
         self.checkpoints = Path(read_variable(environ, "KIT_CHECKPOINTS", "/checkpoints"))
         self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
@@ -28,8 +28,20 @@ class Settings:
         self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
 
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """Where hosts meet, which a session lacks; raises LaunchError."""
+        return parse_endpoint(read_variable({"KIT_RENDEZVOUS": self._rendezvous}, "KIT_RENDEZVOUS"))
+
 
 QUIET = 600  # Seconds, unless the job has `quiet`.
+
+
+class Interactive(NamedTuple):
+    """A session: the home that stays, and the public keys of those who may come in."""
+
+    home: str
+    keys: tuple[str, ...] = ()
 
 
 class Job(NamedTuple):
@@ -45,6 +57,10 @@ class Job(NamedTuple):
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
     quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
+    max_duration: int | None = None  # Seconds after which the job ends.
+    idle: int | None = None  # Seconds without work after which it ends.
+    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
+    session: Interactive | None = None  # In place of a command.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -103,8 +119,8 @@ def read_job(path: Path) -> Job:
     name, command = content.get("name"), content.get("command", [])
     if not isinstance(name, str) or not name:
         raise LaunchError(f"{path}: name: must be the name of the job")
-    if ("train" in content) == ("command" in content):
-        raise LaunchError(f"{path}: must have exactly one of train and command")
+    if sum(key in content for key in ("train", "command", "session")) != 1:
+        raise LaunchError(f"{path}: must have exactly one of train, command and session")
     words = isinstance(command, list) and all(isinstance(word, str) for word in command)
     if not words or ("command" in content and not command):
         raise LaunchError(f'{path}: command: must be a list of words such as ["ddp.py", "50"]')
@@ -120,7 +136,23 @@ def read_job(path: Path) -> Job:
         raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
     files, quiet = read_files(path, content), read_quiet(path, content)
     code = read_code(path, content)
-    return Job(name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    limits = read_seconds(path, content, "max_duration"), read_seconds(path, content, "idle")
+    grace = read_seconds(path, content, "stop_grace_period") or 60
+    work = (name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+    return Job(*work, *limits, grace, read_session(path, content))
+
+
+def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
+    """Read a session; None if the job is none."""
+    section = content.get("session")
+    if section is None:
+        return None
+    home, keys = section.get("home"), section.get("keys", [])
+    if not isinstance(home, str) or not home.startswith("/"):
+        raise LaunchError(f"{path}: session: home: must be an absolute path")
+    if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
+        raise LaunchError(f"{path}: session: keys: must be a list of public keys")
+    return Interactive(home, tuple(keys))
 
 
 def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
@@ -140,6 +172,14 @@ def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
     return quiet
+
+
+def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None:
+    """Read a time after which a job ends; None without one."""
+    seconds = content.get(key)
+    if seconds is not None and (type(seconds) is not int or seconds < 1):
+        raise LaunchError(f"{path}: {key}: must be a number of seconds")
+    return seconds
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:

@@ -163,6 +163,12 @@ def cpu_seconds(pid: int) -> float:
 
 def busy_gpus(uuids: Sequence[str]) -> list[bool]:
     """Whether each GPU has run kernels lately; a GPU that does not say so counts as idle."""
+    shares = gpu_shares(uuids)
+    return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
+
+
+def gpu_shares(uuids: Sequence[str]) -> dict[str, float]:
+    """The share of time in which each GPU runs kernels, of those that say so: not with MIG."""
     shares: dict[str, float] = {}
     if uuids:
         command = ["nvidia-smi", "--query-gpu=uuid,utilization.gpu"]
@@ -172,7 +178,7 @@ def busy_gpus(uuids: Sequence[str]) -> list[bool]:
             for uuid, _, share in (line.partition(", ") for line in listed.splitlines()):
                 with suppress(ValueError):
                     shares[uuid] = float(share) / 100
-    return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
+    return {uuid: shares[uuid] for uuid in uuids if uuid in shares}
 
 
 def tell_stacks(pid: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trainer.launcher.checks import check
 from trainer.launcher.container import available_cores, gpu_uuids, list_gpus
@@ -19,11 +20,13 @@ from trainer.launcher.disk import wait_for_room
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.interfaces import interface_addresses
 from trainer.launcher.last_failure import ask_what_has_failed
+from trainer.launcher.limits import Asking
 from trainer.launcher.network import pick_interface, wait_for_rendezvous
 from trainer.launcher.output import emit, say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
 from trainer.launcher.program import PROGRAM
 from trainer.launcher.script_files import keeper_variables
+from trainer.launcher.session.hold import hold_session
 from trainer.launcher.settings import (
     Job,
     Settings,
@@ -33,6 +36,7 @@ from trainer.launcher.settings import (
     read_number,
     read_secrets,
 )
+from trainer.launcher.tell import notify
 from trainer.launcher.workspace import enter_workspace
 
 
@@ -89,34 +93,62 @@ def fetch(settings: Settings, job: Job) -> None:
         enter_workspace(settings, job, folders)
 
 
-def train() -> None:
-    """Check everything, then become the agent of this host, so that it receives the signals."""
+def train() -> int:
+    """Check the container, fetch data and code; then hold a session, or become an agent."""
+    try:
+        return check_and_begin()
+    except LaunchError as error:
+        if error.kind != "rendezvous":  # Nobody else knows of it.
+            line = str(error).splitlines()[0]
+            notify(os.environ, "failed", line, error.exit_code or error.code)
+        raise
+
+
+def check_and_begin() -> int:
+    """Check everything, then hold a session or become the agent of this host."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
     job = read_job(settings.job)
     if job.command:
         read_nnodes(os.environ)  # Before anything is fetched.
+    meets = "" if job.session else endpoint_text(settings.rendezvous)
     number = 1 if job.framework == "tensorflow" else settings.nproc
     processes = "1 process" if number == 1 else f"{number} processes"
-    say(f"job {job.name} from {settings.job}, {processes} here")
+    what = f"{processes} here" if meets else "a session"
+    say(f"job {job.name} from {settings.job}, {what}")
     gpus = list_gpus()
     emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
         say(f"sees {line.strip()}")
     if job.command:
         ask_what_has_failed(settings)
+    asking = Asking(settings, job)
+    if meets:
+        asking.begin()
     fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
-    package_root = None if job.command else PROGRAM.parent.parent
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     prepare(job.setup, {**os.environ, **own})
+    if job.session is not None:
+        return hold_session(job, job.session, {**os.environ, **own})
+    return become_agent(settings, job, own, asking)
+
+
+def become_agent(
+    settings: Settings, job: Job, secrets: Mapping[str, str], asking: Asking
+) -> NoReturn:
+    """Become the agent of this host, so that it receives the signals; raises LaunchError."""
+    number = 1 if job.framework == "tensorflow" else settings.nproc
+    package_root = None if job.command else PROGRAM.parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
+    asking.prepared()
     if package_root:
         stay_unprivileged()
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
+    asking.end()
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)
@@ -130,7 +162,7 @@ def train() -> None:
     if job.files:
         os.environ |= keeper_variables(settings, job, address)
     environ = torchrun_environ(
-        {**os.environ, **own}, number, interface, package_root, available_cores()
+        {**os.environ, **secrets}, number, interface, package_root, available_cores()
     )
     say("becomes the agent of this host")
     environ |= {"KIT_HOST": settings.host, "KIT_ADDRESS": address}

@@ -12,7 +12,7 @@ from kit.errors import KitError
 from kit.hosts.connection import EngineError
 from kit.hosts.docker import Docker
 from kit.runtime.event_log import last_lines
-from kit.runtime.events import split, with_note
+from kit.runtime.lines import split, with_note
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, lines, merged
 from kit.targets.compose.containers import Container

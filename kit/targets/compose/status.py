@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from kit.runtime.endings import by_limit
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
 from kit.targets.compose.containers import Container
@@ -21,12 +22,14 @@ def job_status(
     hosts += silent
     # A server's endpoints of checkpoints are on other hosts than the server.
     state = state_of(containers) if training or not silent else State.WAITING
+    state, limit = by_limit(state, reader)
+    message = _message(state, hosts, containers, lost=bool(silent))
     ended = max((one.ended for one in training), default=0.0) if state in ENDED else None
     return JobStatus(
         job=job,
         kind=containers[0].kind,
         state=state,
-        message=_message(state, hosts, containers, lost=bool(silent)),
+        message="; ".join(filter(None, (limit, message))),
         started=min(one.created for one in containers),
         ended=ended,
         hosts=tuple(hosts),
@@ -39,6 +42,7 @@ def job_status(
         exit_code=reader.exit_code,
         paces=reader.paces,
         warning=reader.untaught,
+        session=reader.session,
     )
 
 

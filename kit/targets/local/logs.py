@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.runtime.events import split
+from kit.runtime.lines import split
 from kit.runtime.status import LogLine
 
 

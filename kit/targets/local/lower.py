@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from kit.errors import FaultsError
+from kit.errors import Fault, FaultsError
 from kit.model import EngineName
 from kit.plan.data import DataPlan
 from kit.plan.storage import CHECKPOINTS, DATA
@@ -77,12 +77,20 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
     Raises:
         FaultsError: Ports conflict.
     """
-    if faults := parts.faults():
+    if faults := [*parts.faults(), *_sessions(plan)]:
         raise FaultsError(faults)
     # Jobs run on this machine's GPUs or on the CPU.
     workloads = tuple(replace(each, precision=None) for each in parts.workloads)
     outputs = tuple(monitoring_outputs(tuple(_scrapes(workloads)), "")) if plan.monitoring else ()
     return Lowered(EngineName.LOCAL, plan, workloads, outputs, on_hosts=False)
+
+
+def _sessions(plan: Plan) -> Iterator[Fault]:
+    for job in plan.jobs:
+        if job.job.session:
+            what = "a session is a container, and engine local has none"
+            fix = "set `engine: compose` or `swarm`, or work in a shell of this machine"
+            yield Fault(job.name, ("session",), what, fix)
 
 
 def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:

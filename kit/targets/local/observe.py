@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kit.hosts.gpus import listed_gpus
+from kit.runtime.endings import by_limit
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
 from kit.targets.local.addressing import HERE
@@ -101,12 +102,13 @@ class WatchedFolder:
         state, message, written = _state(self._folder, run)
         tails = (tail.read(last=state in ENDED) for tail in self._tails)
         reader.read_logs(chain.from_iterable(tails))
+        state, limit = by_limit(state, reader)
         serves = run.kind is Kind.SERVER
         return JobStatus(
             job=run.job,
             kind=run.kind,
             state=state,
-            message=message,
+            message="; ".join(filter(None, (limit, message))),
             started=run.started,
             ended=written.get("ended"),
             hosts=_hosts(run, written.get("exits", []), state, reader),
@@ -120,6 +122,7 @@ class WatchedFolder:
             exit_code=reader.exit_code,
             paces=reader.paces,
             warning=reader.untaught,
+            session=reader.session,
         )
 
 

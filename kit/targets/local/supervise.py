@@ -19,10 +19,13 @@ import psutil
 from kit.runtime.status import State
 from kit.targets.local.folder import JobFolder, Run
 from kit.targets.local.lower import Process
+from kit.workload.notify import NOTIFY
 from kit.workload.types import Role
 
 POLL = 0.05
 """Seconds between two checks of the processes."""
+NOTIFYING = 10.0
+"""Seconds for the last notifications, as long as Docker waits before it kills a container."""
 MARK = "KIT_RUN"
 """The variable that all processes of a run have: torchrun's workers have their own sessions, so
 neither a process group nor a parent identifies them."""
@@ -118,11 +121,20 @@ class Supervisor:
         deadline = time.monotonic() + self._run.stop_grace
         while time.monotonic() < deadline and any(child.poll() is None for child in agents):
             time.sleep(POLL)
+        self._end_notifying()
         for process in run_processes(self._run.id):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         for _, child in self._children:
             child.wait()
+
+    def _end_notifying(self) -> None:
+        """End the rendezvous of a job that notifies people: it may not have told the end yet."""
+        for process, child in self._children:
+            if process.part == Role.RENDEZVOUS and NOTIFY in dict(process.variables):
+                child.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(NOTIFYING)
 
     def _write(self, state: State, ended: float | None = None) -> None:
         self._folder.write_state(

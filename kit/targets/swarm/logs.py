@@ -18,7 +18,7 @@ from itertools import chain
 from kit.errors import KitError
 from kit.hosts.docker import Docker, concurrently
 from kit.runtime.event_log import Source, last_lines
-from kit.runtime.events import split, with_note
+from kit.runtime.lines import split, with_note
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
 from kit.targets.swarm.state import OVER, Cluster, Task

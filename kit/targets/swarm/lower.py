@@ -19,7 +19,7 @@ from kit.targets.swarm.platform import NETWORK_IMAGE, PLATFORM, platform_of, pla
 from kit.targets.swarm.stacks import configs_of, stack_of, untemplated
 from kit.workload.make import Parts
 from kit.workload.ports import OpenPort
-from kit.workload.types import Workload
+from kit.workload.types import Kind, Workload
 
 
 def lower(plan: Plan, parts: Parts) -> Lowered:
@@ -108,7 +108,7 @@ def _outputs(
     for workload in workloads:
         if not workload.parts:
             continue
-        kind = "train-{job}" if workload.rendezvous else "serve-{server}"
+        kind = "train-{job}" if workload.kind is Kind.JOB else "serve-{server}"
         yield Output(
             f"{workload.stack}.stack.yaml",
             f"{kind}.stack.yaml.j2",

@@ -13,7 +13,7 @@ from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
 from kit.runtime.access import Access
-from kit.runtime.endings import as_failed, mistake_error
+from kit.runtime.endings import as_failed, by_limit, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.moves import with_moves
@@ -212,12 +212,13 @@ class SwarmTarget:
         }
         hosts = host_statuses(cluster, name)
         state, message = job_state(hosts, fewest_of(cluster, name))
+        state, limit = by_limit(state, reader)
         ended = max((task.at for task in cluster.tasks_of(services)), default=None)
         status = JobStatus(
             job=name,
             kind=services[0].kind or Kind.JOB,
             state=state,
-            message=message,
+            message="; ".join(filter(None, (limit, message))),
             started=min(service.changed for service in services),
             ended=ended if state in ENDED else None,
             hosts=tuple(map(reader.of_host, hosts)),
@@ -231,6 +232,7 @@ class SwarmTarget:
             exit_code=reader.exit_code,
             paces=reader.paces,
             warning=reader.untaught,
+            session=reader.session,
         )
         return self._with_seen(status, services) if name in self._rendered.checks else status
 

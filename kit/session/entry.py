@@ -1,0 +1,102 @@
+"""The entry of a session in the configuration of ssh, which VS Code and PyCharm read too."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kit import files
+from kit.errors import InputError
+
+INCLUDE = "Include kit/*.conf"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What ssh must know: the `alias`, the `user`, the `host_key` and the `proxy` command.
+
+    `identity` is the file of a private key that ssh does not try by itself, or None.
+    """
+
+    alias: str
+    user: str
+    host_key: str
+    proxy: Sequence[str]
+    identity: Path | None = None
+
+    def text(self, known: Path) -> str:
+        """Return the entry; `known` is the file with the host's key."""
+        # ssh(1) expands percent signs, and gives the command to the user's shell.
+        proxy = shlex.join(self.proxy).replace("%", "%%")
+        lines = [
+            "# Written by `kit session start`; `kit session stop` removes it.",
+            f"Host {self.alias}",
+            f"    User {self.user}",
+            f"    HostKeyAlias {self.alias}",
+            f"    UserKnownHostsFile {_quoted(known)}",
+            "    StrictHostKeyChecking yes",
+            f"    ProxyCommand {proxy}",
+            "    ServerAliveInterval 30",
+        ]
+        if self.identity is not None:
+            lines += [f"    IdentityFile {_quoted(self.identity)}", "    IdentitiesOnly yes"]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def alias_of(cluster: str, session: str) -> str:
+    """Return the name of a session for ssh."""
+    return f"kit-{cluster}-{session}"
+
+
+def write(entry: Entry, home: Path) -> Path:
+    """Write the entry below a `home`; return its file.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    folder = home / ".ssh" / "kit"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        known, file = folder / f"{entry.alias}.key", folder / f"{entry.alias}.conf"
+        files.replace(known, f"{entry.alias} {entry.host_key}\n")
+        files.replace(file, entry.text(known))
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror}") from None
+    return file
+
+
+def remove(alias: str, home: Path) -> None:
+    """Remove the entry, if there is one."""
+    for suffix in ("conf", "key"):
+        with suppress(OSError):
+            (home / ".ssh" / "kit" / f"{alias}.{suffix}").unlink()
+
+
+def included(home: Path) -> bool:
+    """Return whether the user's configuration of ssh includes the entries."""
+    with suppress(OSError):
+        text = (home / ".ssh" / "config").read_text(encoding="utf-8", errors="replace")
+        return bool(re.search(r"(?mi)^\s*Include\s+.*\bkit/\*(\.conf)?", text))
+    return False
+
+
+def public_keys(home: Path) -> list[str]:
+    """Return the lines of the user's public keys, which ssh tries by itself."""
+    found = []
+    for path in sorted((home / ".ssh").glob("id_*.pub")):
+        with suppress(OSError):
+            found.append(key_of(path))
+    return found
+
+
+def key_of(path: Path) -> str:
+    """Return the line of a public key file; OSError if it cannot be read."""
+    return " ".join(path.read_text(encoding="utf-8", errors="replace").split())
+
+
+def _quoted(path: Path) -> str:
+    return f'"{path}"' if " " in str(path) else str(path)

@@ -1,0 +1,104 @@
+"""The coordinator's side of notifications: it starts the process that sends them, and feeds it."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from trainer.group.messages import Notice
+from trainer.group.notices import Notices
+from trainer.launcher.output import say
+from trainer.launcher.program import PROGRAM
+
+LAST_TRIES = 8.0  # Seconds for what is left after SIGTERM: Docker kills a container after 10.
+MOST_LEFT = 200  # Number of notices that are not settled.
+STARTS = 3  # Of the process, if it ends by itself.
+
+
+class Courier:
+    """Hands notices to the process that sends them; knows which are not settled."""
+
+    def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
+        self._wanted = bool(environ.get("KIT_NOTIFY"))
+        self._notices = notices
+        self._left: dict[str, dict[str, Any]] = {}  # What is not settled, by id.
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        if self._wanted:
+            notices.send = self.send
+
+    def send(self, notice: Notice) -> None:
+        """Hand over a notice."""
+        if len(self._left) >= MOST_LEFT:
+            say(f"too many notifications wait: nobody is notified of {notice.kind}", error=True)
+            return
+        if not self._wanted:
+            say(f"nobody is notified of {notice.kind}: see above", error=True)
+            return
+        self._left[notice.id] = {"time": round(time.time(), 3), **asdict(notice)}
+        self._write(self._left[notice.id])
+
+    def busy(self) -> bool:
+        """Whether notices are being sent."""
+        return bool(self._left)
+
+    def start(self) -> None:
+        """Start the process, if the job notifies anybody."""
+        if self._wanted:
+            self._task = asyncio.create_task(self._run())
+
+    async def end(self, seconds: float) -> None:
+        """End the process, after so many seconds at most for what is left."""
+        deadline = time.monotonic() + seconds
+        while self._task and not self._task.done() and self._left and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for each in self._left.values():
+            say(f"ends before every receiver was notified of {each['kind']}", error=True)
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._process and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def _write(self, notice: Mapping[str, Any]) -> None:
+        if self._writer:
+            self._writer.write(json.dumps(notice).encode() + b"\n")
+
+    async def _run(self) -> None:
+        for _ in range(STARTS):
+            ours, theirs = socket.socketpair()
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(PROGRAM), "notifier"),
+                stdin=theirs.fileno(),
+                stdout=None,
+                env=os.environ,
+                start_new_session=True,
+            )
+            theirs.close()
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            for each in self._left.values():
+                self._write(each)
+            await self._take(reader)
+            self._writer.close()
+            self._writer = None
+            code = await self._process.wait()
+            say(f"the process that notifies has ended with exit code {code}", error=True)
+        self._wanted = False
+        self._left.clear()
+
+    async def _take(self, reader: asyncio.StreamReader) -> None:
+        """Take note of what was sent or given up, until the process has ended."""
+        with suppress(OSError, ValueError):
+            while line := await reader.readline():
+                name = str(json.loads(line))
+                self._left.pop(name, None)
+                self._notices.note_sent(name)

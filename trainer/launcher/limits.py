@@ -1,0 +1,195 @@
+"""The end of a job by itself: after its `max_duration`, or once it has computed nothing for `idle`.
+
+All hosts end together, as by `kit stop`: a training saves, a script gets SIGTERM and its grace. The
+exit code is 0: engines start a container again that has failed.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from trainer.group.messages import Order, Report, name_agent
+from trainer.launcher.last_failure import ask
+from trainer.launcher.output import emit, say
+from trainer.launcher.settings import Job, Settings, read_nnodes
+from trainer.launcher.silence import GPU_BUSY, Quiet, cpu_seconds, gpu_shares
+
+LOOKS = 10.0  # Seconds at most from one look at what a host computes to the next.
+ASKS = 5.0  # Seconds at most from one question of a host that prepares itself to the next.
+
+
+class Work:
+    """For how long this host has computed nothing."""
+
+    def __init__(self, gpus: str) -> None:
+        """`gpus` are UUIDs, separated by commas."""
+        self._gpus = [uuid for uuid in gpus.split(",") if uuid]
+        self._last, self._place = time.monotonic(), object()
+        self._quiet: dict[int, Quiet] = {}
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the last look that has seen it compute."""
+        return time.monotonic() - self._last
+
+    def look(self, ranks: Sequence[int], place: object) -> None:
+        """Look at the processes of its ranks; another `place` in the training is work, too.
+
+        The GPUs tell it. Only where none does, the time on a processor is that of work: a rank that
+        waits for a GPU, or for another rank, may also use one.
+        """
+        now, shares = time.monotonic(), gpu_shares(self._gpus)
+        self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
+        looks = [
+            each.look(now, cpu_seconds(pid), 0.0, gpu=False) for pid, each in self._quiet.items()
+        ]
+        busy = max(shares.values()) > GPU_BUSY if shares else 0.0 in looks
+        if busy or place != self._place:
+            self._last = now
+        self._place = place
+
+
+class LimitWatch:
+    """Whether the job ends by itself, as this host knows it; times are monotonic."""
+
+    def __init__(self, job: Job, environ: Mapping[str, str]) -> None:
+        self.job, self.work = job, Work(environ.get("KIT_GPUS", ""))
+        self.since = float(environ.get("KIT_RUN_SINCE") or time.monotonic())
+        self._warned, self._ends = False, float("inf")
+
+    def timed(self, report: Report, *, stopped: bool) -> Report:
+        """Return a report with the time of the run, unless this host was asked to end."""
+        counts = self.job.max_duration and not stopped
+        ran = round(time.monotonic() - self.since, 3) if counts else None
+        idle = round(self.work.idle, 3) if self.job.idle else None
+        return replace(report, ran=ran, idle=idle)
+
+    def learn(self, order: Order) -> None:
+        """Learn of an earlier beginning, and warn before the job ends because it is idle."""
+        self.since = min(self.since, time.monotonic() - order.ran)
+        limit = self.job.idle
+        warns = limit is not None and order.idle >= limit / 2
+        if limit and warns != self._warned:
+            self._warned = warns
+            emit("idle", seconds=round(order.idle, 1) if warns else 0.0, limit=limit)
+            what = f"no host has computed anything for {spoken(order.idle)}"
+            rest = f"the job ends after {spoken(limit)} of that (`idle`)"
+            say(f"warning: {what}: {rest}" if warns else "a host computes again", error=warns)
+
+    def reached(self, order: Order) -> str:
+        """The key of the job by which it ends, or ""; one that has begun to end goes on to."""
+        if order.ends in {"max_duration", "idle"}:
+            return order.ends
+        most, idle = self.job.max_duration, self.job.idle
+        if most and time.monotonic() - self.since >= most:
+            return "max_duration"
+        return "idle" if idle and order.idle >= idle else ""
+
+    def begin_end(self, key: str) -> None:
+        """Say that the job ends now."""
+        self._ends = time.monotonic() + self.job.stop_grace_period
+        say(f"{reason(key, self.job)}: the job ends on all hosts, as by `kit stop`")
+
+    def overdue(self) -> bool:
+        """Whether its processes have had their grace."""
+        return time.monotonic() > self._ends
+
+
+def reason(key: str, job: Job) -> str:
+    """Why the job ends, for people."""
+    seconds = spoken(getattr(job, key) or 0)
+    if key == "idle":
+        return f"nothing was computed for {seconds} (`idle`)"
+    return f"{seconds} have passed since the first start (`max_duration`)"
+
+
+def tell_end(key: str, job: Job) -> None:
+    """Tell people and programs that the job has ended by itself."""
+    emit("limit", key=key, seconds=getattr(job, key) or 0)
+    say(f"has ended: {reason(key, job)}; `kit deploy` starts the job again")
+
+
+def spoken(seconds: float) -> str:
+    """A time for people: 45 s, 30 min, 12 h, 1 h 30 min."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 2:
+        hours, minutes = 0, minutes + 60 * hours
+    words = [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes or not hours)
+    return " ".join(words)
+
+
+# ---- While this host prepares itself
+
+
+def interrupt(*_: object) -> None:
+    """End this process: the job has ended while it prepares itself."""
+    raise SystemExit(0)
+
+
+class Asking(threading.Thread):
+    """Asks the rendezvous for the time of the run while the main thread fetches data.
+
+    So the others know that this host does something; and it ends with them.
+    """
+
+    def __init__(self, settings: Settings, job: Job) -> None:
+        super().__init__(name="limits", daemon=True)
+        self._watch, self._settings = LimitWatch(job, {}), settings
+        self._bounds = read_nnodes(os.environ) if job.command else None
+        self._agent = name_agent(settings.host, time.time_ns())
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._prepared: float | None = None
+
+    def begin(self) -> None:
+        """Begin, if the job may end by itself."""
+        if self._watch.job.max_duration or self._watch.job.idle:
+            signal.signal(signal.SIGALRM, interrupt)
+            self.start()
+
+    def prepared(self) -> None:
+        """From now on, this host only waits."""
+        self._prepared = time.monotonic()
+
+    def end(self) -> None:
+        """Interrupt nothing any more; the agent goes on with the time of the run."""
+        if self.ident is None:
+            return
+        with self._lock:
+            self._over.set()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.environ["KIT_RUN_SINCE"] = str(self._watch.since)
+        if most := self._watch.job.max_duration:
+            left = most - (time.monotonic() - self._watch.since)
+            say(f"the job ends in {spoken(max(left, 0.0))} (`max_duration`)")
+
+    def run(self) -> None:
+        """Ask, and look at the time, until the end."""
+        pause = 0.0
+        while not self._over.wait(pause):
+            order = Order()
+            with suppress(OSError, ValueError):  # It may start later.
+                order = ask(self._settings, self._report())
+                self._watch.learn(order)
+            if limit := self._watch.reached(order):
+                self._end_process(limit)
+                return
+            most = self._watch.job.max_duration
+            left = most - (time.monotonic() - self._watch.since) if most else ASKS
+            pause = min(ASKS, max(left, 0.0))
+
+    def _report(self) -> Report:
+        idle = time.monotonic() - self._prepared if self._prepared else 0.0
+        report = Report(self._agent, self._settings.host, 0, starting=True, asks=True)
+        return replace(report, bounds=self._bounds, idle=round(idle, 3))
+
+    def _end_process(self, key: str) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                tell_end(key, self._watch.job)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)

@@ -1,0 +1,1 @@
+"""Sessions: containers in which people work, until their time is over or nobody uses them."""

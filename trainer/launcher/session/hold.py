@@ -1,0 +1,251 @@
+"""A session: a container that a person works in until its time is over, or nobody uses it."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.output import emit, say
+from trainer.launcher.session.access import (
+    SESSION,
+    Jupyter,
+    connect,
+    host_key,
+    prepare_sshd,
+    require_home,
+    runtime_folder,
+    tell_jupyter,
+)
+from trainer.launcher.session.deadline import (
+    Deadline,
+    begin,
+    extended,
+    notes_of,
+    read_deadline,
+    write_deadline,
+)
+from trainer.launcher.session.use import (
+    PROC,
+    Sight,
+    connections,
+    gpus_compute,
+    look,
+    processor_seconds,
+)
+from trainer.launcher.settings import Interactive, Job, Settings, read_job
+from trainer.launcher.tell import notify
+
+WATCH_EVERY = 5.0
+TELL_EVERY = 60.0
+# Seconds between two events that say the same.
+WARNINGS = (3600.0, 600.0)
+# Seconds before the end.
+END_GRACE = 20.0
+# Seconds for the programs of a session between SIGTERM and its end.
+SIGNALLED = 128
+
+
+class Warner:
+    """Knows when to warn of an end; one that has moved is warned of again."""
+
+    def __init__(self) -> None:
+        self._zones: dict[str, float] = {}
+
+    def due(self, why: str, left: float) -> bool:
+        """Return whether to warn of an end in `left` seconds; not at the first look at it."""
+        zone = min((each for each in WARNINGS if left <= each), default=float("inf"))
+        before = self._zones.get(why, zone)
+        self._zones[why] = zone
+        return zone < before
+
+
+class Holder:
+    """Keeps a session open, and tells how long still."""
+
+    def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
+        self._job, self._session, self._environ = job, session, environ
+        self._home = Path(session.home)
+        self._notes = notes_of(self._home)
+        self._deadline = begin(self._notes, job.max_duration, time.time())
+        own = {**environ, SESSION: self._deadline.id, "HOME": session.home}
+        runtime_folder().mkdir(mode=0o700, exist_ok=True)
+        self.user = require_home(self._home)
+        self._no_ssh = prepare_sshd(self._notes, session.keys, own)
+        self._jupyter = Jupyter(self._notes, self._home, own)
+        now = time.monotonic()
+        self._sight = Sight(now, now, processor=processor_seconds())
+        self._told, self._told_at = (0.0, 0), float("-inf")
+        self._warner = Warner()
+
+    def begin(self) -> None:
+        """Say which ways lead into the session."""
+        for missing in filter(None, (self._no_ssh, self._jupyter.missing)):
+            say(f"without {'SSH' if missing == self._no_ssh else 'JupyterLab'}: {missing}")
+        say(f"the session is open for {self.user}, {self._left(time.time())}")
+
+    def step(self) -> str:
+        """Look at the session once; return why it ends, or ""."""
+        self._jupyter.keep()
+        self._deadline = read_deadline(self._notes) or self._deadline
+        connected = connections() + self._jupyter.connected()
+        now = time.monotonic()
+        spent, computes = processor_seconds(), gpus_compute()
+        self._sight = look(self._sight, now, connected, computes, spent)
+        ends = self._ends(time.time(), now)
+        over = next((why for why, left in ends.items() if left <= 0), "")
+        if not over:
+            self._warn(ends)
+        self._tell(now, over)
+        return over
+
+    def _ends(self, clock: float, now: float) -> dict[str, float]:
+        """Return for each reason to end in how many seconds it holds, if nothing changes."""
+        ends = {}
+        if self._deadline.until:
+            ends["its time is over"] = self._deadline.until - clock
+        if self._job.idle:
+            unused = f"nobody was connected and nothing computed for {duration(self._job.idle)}"
+            ends[unused] = self._sight.used + self._job.idle - now
+        return ends
+
+    def _warn(self, ends: Mapping[str, float]) -> None:
+        """Warn an hour and ten minutes before an end, in the log and on all terminals."""
+        for why, left in ends.items():
+            if not self._warner.due(why, left):
+                continue
+            more = f"`kit session extend {self._job.name} --hours 4` gives it more"
+            text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
+            say(text)
+            write_to_terminals(f"kit: {text}")
+            notify(self._environ, "session_ending", text)
+
+    def _tell(self, now: float, ends: str) -> None:
+        known = (self._deadline.until, self._sight.connected)
+        if not ends and known == self._told and now - self._told_at < TELL_EVERY:
+            return
+        self._told, self._told_at = known, now
+        emit(
+            "session",
+            until=self._deadline.until,
+            connected=self._sight.connected,
+            unused=round(now - self._sight.used),
+            idle=self._job.idle or 0,
+            ssh=self._no_ssh,
+            jupyter=self._jupyter.missing,
+            ended=ends,
+        )
+
+    def _left(self, clock: float) -> str:
+        if not self._deadline.until:
+            return "without an end"
+        return f"for {duration(self._deadline.until - clock)} still"
+
+    def end(self, why: str) -> None:
+        """Note that it has ended, and let its programs end."""
+        write_deadline(self._notes, self._deadline._replace(over=True))
+        say(f"session {self._job.name} ends: {why}; its home stays")
+        write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
+        notify(self._environ, "ended", f"session {self._job.name} has ended: {why}")
+        end_programs(self._deadline.id, END_GRACE)
+
+
+def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
+    """Keep a session open until its end; return the exit code, after a signal 128 + its number."""
+    stopped = threading.Event()
+    came: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        came.append(number)
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    holder = Holder(job, session, environ)
+    holder.begin()
+    while not (why := holder.step()):
+        if stopped.wait(WATCH_EVERY):
+            say("was asked to end")
+            return SIGNALLED + came[0]
+    holder.end(why)
+    return 0
+
+
+def end_programs(session: str, grace: float) -> None:
+    """End what runs in a session with SIGTERM, and wait until it has ended."""
+    mark = f"{SESSION}={session}".encode()
+
+    def running() -> list[int]:
+        found = []
+        for entry in PROC.iterdir():
+            if entry.name.isdigit() and entry.name != str(os.getpid()):
+                with suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    for process in running():
+        with suppress(OSError):
+            os.kill(process, signal.SIGTERM)
+    until = time.monotonic() + grace
+    while running() and time.monotonic() < until:
+        time.sleep(0.2)
+
+
+def write_to_terminals(text: str) -> None:
+    """Write a line on the terminals of this container, as wall(1) does."""
+    with suppress(OSError):
+        for terminal in Path("/dev/pts").iterdir():
+            if terminal.name.isdigit():
+                with suppress(OSError):
+                    handle = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+                    with os.fdopen(handle, "w") as screen:
+                        screen.write(f"\r\n{text}\r\n")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: `2 h 5 min`, `10 min`, `45 s`."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if whole < 120:
+        return f"{whole} s"
+    words = (f"{hours} h" if hours else "", f"{minutes} min" if minutes else "")
+    return " ".join(filter(None, words))
+
+
+def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
+    """Change the end of the session in this container, and print what it is like; LaunchError."""
+    job = read_job(Settings(os.environ).job)
+    if job.session is None:
+        raise LaunchError(f"{job.name} is no session")
+    home = Path(job.session.home)
+    notes = notes_of(home)
+    deadline = read_deadline(notes)
+    if deadline is None or deadline.over:
+        raise LaunchError("the session has not begun yet, or has ended", FAILURE)
+    deadline = change(deadline, time.time())
+    write_deadline(notes, deadline)
+    known = {"until": deadline.until, "user": require_home(home), "host_key": host_key(notes)}
+    sys.stdout.write(json.dumps(known) + "\n")
+
+
+def session_command() -> None:
+    """Run what `kit session` asks for in the container: a way in, or another end."""
+    words = sys.argv[2:]
+    if words == ["connect"]:
+        connect()
+    elif words == ["jupyter"]:
+        tell_jupyter()
+    elif words[:1] == ["extend"]:
+        seconds = float(words[1])
+        change_end(lambda deadline, now: extended(deadline, seconds, now))
+    elif words[:1] == ["renew"]:
+        seconds = float(words[1])
+        change_end(lambda deadline, now: deadline._replace(until=now + seconds if seconds else 0.0))
+    else:
+        raise LaunchError(f"session {' '.join(words)}: unknown")

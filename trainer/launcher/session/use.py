@@ -1,0 +1,77 @@
+"""Whether somebody uses a session: connections from outside, and its GPUs or processors."""
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.launcher.container import CGROUP, visible_devices
+
+PROC = Path("/proc")
+BUSY_CORES = 0.2
+# Cores in use on the mean; editors and shells that wait use less.
+
+
+def connections(proc: Path = PROC) -> int:
+    """Count what was started in this container from outside: `docker exec` leaves it no parent.
+
+    An SSH connection is one, and a `kit shell`. The container's first process has no parent either,
+    and kernel threads, which have no command line.
+    """
+    found = 0
+    for entry in proc.iterdir():
+        if not entry.name.isdigit() or entry.name in {"1", str(os.getpid())}:
+            continue
+        with suppress(OSError, IndexError):
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            found += parent == "0" and len(words) > 1 and b"health" not in words
+    return found
+
+
+def gpus_compute() -> bool | None:
+    """Return whether a GPU of this container computes now; None if it has none that can tell."""
+    if visible_devices() in {"", "void", "none"}:
+        return None
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=15)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    shares = [line.strip() for line in answer.stdout.splitlines()]
+    known = [int(share) for share in shares if share.isdigit()]
+    return any(known) if known else None
+
+
+def processor_seconds() -> float:
+    """Return the seconds that this container has spent on processors; 0 if nothing tells."""
+    with suppress(OSError, ValueError):
+        for line in (CGROUP / "cpu.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "usage_usec":
+                return int(value) / 1e6
+    with suppress(OSError, ValueError):
+        return int((CGROUP / "cpuacct" / "cpuacct.usage").read_text()) / 1e9
+    return 0.0
+
+
+class Sight(NamedTuple):
+    """What was seen of a session's use; times are monotonic."""
+
+    at: float
+    used: float  # When it was last in use.
+    connected: int = 0
+    processor: float = 0.0
+
+
+def look(before: Sight, now: float, connected: int, computes: bool | None, spent: float) -> Sight:
+    """Return what is known now.
+
+    `computes` is whether a GPU computes; where none can tell, the processors tell it, which have
+    `spent` so many seconds.
+    """
+    if computes is None:
+        computes = spent - before.processor > BUSY_CORES * (now - before.at)
+    used = now if connected or computes else before.used
+    return Sight(now, used, connected, spent)

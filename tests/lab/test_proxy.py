@@ -36,8 +36,9 @@ hosts: {{min: 1}}
 
 
 def server(image: str, version: str) -> str:
-    serve = f"exec busybox httpd -f -p {PORT} -h /tmp/www"
-    command = ["sh", "-c", f"{ANSWER.replace('VERSION', version)} && {serve}"]
+    # As servers do: after SIGTERM it accepts no connection, and finishes the answers it began.
+    serve = f"busybox httpd -f -p {PORT} -h /tmp/www & trap 'kill $!; sleep 1; exit' TERM; wait"
+    command = ["sh", "-c", f"{ANSWER.replace('VERSION', version)}; {serve}"]
     return (
         f"image: {image}\ncommand: {json.dumps(command)}\nport: {PORT}\n"
         f"proxy: {{port: {PROXY}, image: {image}}}\nstop_grace_period: 3s\n"

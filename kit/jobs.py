@@ -63,10 +63,14 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a session has: a folder that stays on its host, and the SSH keys of its users."""
+    """What a session has: a folder that stays on its host, and the SSH keys of its users.
+
+    `started` differs from one start to the next; a container that starts again has the same.
+    """
 
     home: str
     keys: tuple[str, ...]
+    started: str = ""
 
 
 @dataclass(frozen=True, slots=True)

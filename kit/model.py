@@ -232,11 +232,15 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job: `names` (empty: all), GPUs on each (None: all), smallest number."""
+    """The hosts of a job: `names` (empty: all), GPUs on each (None: all), smallest number.
+
+    `gpus` are the ids of certain GPUs by host; its hosts are the `names` then.
+    """
 
     names: tuple[str, ...]
     gpus_per_host: int | None
     fewest: int | None
+    gpus: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Each parser raises `WrongValueError` with the mistake and its correction.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -25,6 +27,7 @@ DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _BARE_UUID = r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _GPU_UUID = re.compile(rf"(GPU|MIG)-[0-9A-Za-z][-0-9A-Za-z/]*|{_BARE_UUID}")
 _UUID_SHAPE = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+_PUBLIC_KEY = re.compile(r"(ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9.@-]+) (\S+)( .*)?")
 _LEAST_DIGITS = 8
 """A UUID with fewer digits is a made-up name, as in examples."""
 
@@ -186,6 +189,25 @@ def gpu_uuid(text: object) -> str:
 
 SHARERS = "the GPU, /dev/shm and the page cache"
 """What shares the memory of a host whose GPU has none of its own."""
+
+
+def public_key(key: object) -> str:
+    """Check the line of a public SSH key, as `ssh-keygen -y` prints it."""
+    example = "write a line as in ~/.ssh/id_ed25519.pub: ssh-ed25519 AAAA… anna@laptop"
+    if isinstance(key, str) and "PRIVATE KEY" in key:
+        fix = "write the line of its .pub file, and make a new key"
+        raise WrongValueError("is a private key", fix)
+    match = _PUBLIC_KEY.fullmatch(key) if isinstance(key, str) else None
+    if match is None:
+        raise WrongValueError("is not one public SSH key", example)
+    try:
+        content = base64.b64decode(match[2], validate=True)
+    except binascii.Error:
+        content = b""
+    # RFC 4253, section 6.6: the key begins with the length and the name of its algorithm.
+    if content[4 : 4 + len(match[1])] != match[1].encode():
+        raise WrongValueError(f"is cut short, or no {match[1]}", example)
+    return match[0]
 
 
 def names_gpu(device: str) -> bool:

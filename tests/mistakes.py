@@ -814,6 +814,24 @@ ADDED: list[tuple[str, list[str]]] = [
     ('hosts: {gpus_per_host: 1.5}', [
         '7: hosts.gpus_per_host: 1.5 is not a whole number; write for example `gpus_per_host: 1`',
     ]),
+    ('hosts: {gpus: {pc1: [GPU-a], pc3: [0]}}', [
+        '7: hosts.gpus.pc3: pc3 is not in the inventory; did you mean pc2?',
+    ]),
+    ('hosts: {gpus: {pc1: [GPU-a, GPU-z]}}', [
+        '7: hosts.gpus.pc1[1]: pc1 has no GPU GPU-z; write some of GPU-a',
+    ]),
+    ('hosts: {gpus: {pc2: [GPU-c]}}', [
+        '7: hosts.gpus.pc2[0]: GPU-c of pc2 is not for training; write some of GPU-b, or set `use: training`',
+    ]),
+    ('hosts: {gpus: {pc1: [GPU-a, GPU-a]}}', [
+        '7: hosts.gpus.pc1: names a GPU twice; name it once',
+    ]),
+    ('hosts: {names: [pc2], gpus: {pc1: [GPU-a]}}', [
+        '7: hosts.gpus: names its hosts and GPUs already; leave `names` out',
+    ]),
+    ('hosts: {gpus: {pc1: [true]}}', [
+        '7: hosts.gpus.pc1[0]: true is not a text; write for example `gpus: {"pc1": [0, 1]}`',
+    ]),
     ('hosts: {min: 3}', [
         '7: hosts.min: the job wants at least 3 hosts, 2 can take part; write a number from 1 to 2',
     ]),
@@ -821,7 +839,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: hosts.min: 0 is out of range; write a number of at least 1',
     ]),
     ('hosts: {max: 3}', [
-        '7: hosts.max: is not a key that is known here; use one of names, gpus_per_host, min',
+        '7: hosts.max: is not a key that is known here; use one of names, gpus_per_host, gpus, min',
     ]),
     ("reference_batch: '256'", [
         "7: reference_batch: '256' is not a whole number; write for example `reference_batch: 256`",

@@ -388,7 +388,7 @@ from types import SimpleNamespace
 from unittest import mock
 import click
 from kit.__main__ import main
-from kit.commands.deploy import _follow_to_end
+from kit.commands.to_the_end import follow_to_end
 from kit.errors import KitError
 
 @contextmanager
@@ -411,7 +411,7 @@ def followed(*_):
     def logs(*_, follow):
         os.kill(os.getpid(), signal.{name})
         yield
-    sys.exit(_follow_to_end(SimpleNamespace(tied_to_terminal=False, logs=logs), ["digits"]))
+    sys.exit(follow_to_end(SimpleNamespace(tied_to_terminal=False, logs=logs), ["digits"]))
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # A shell's background job ignores it.
 sys.argv = ["kit", "plan"]

@@ -311,7 +311,7 @@ ROOMS_OF_KIT = {
     "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}
     | {"errors", "files"},
     "report": {"runtime", "values", "errors"},
-    "session": {"errors", "files"},
+    "session": {"values", "errors", "files"},
     "top": {"runtime", "hosts", "model", "errors"},
     "split": {
         "project",

@@ -10,18 +10,21 @@ from typing import cast
 import pytest
 import yaml
 
-from kit.commands import deploy, run
-from kit.errors import InputError
+from kit.commands import deploy, job_file
+from kit.errors import InputError, KitError
 from kit.paths import Paths
 from kit.plan.free import choose
 from kit.runtime.history import Deployment, current_user
-from kit.runtime.status import JobStatus, State
+from kit.runtime.status import UNREACHED, HostStatus, JobStatus, State
 from kit.runtime.target import Target
 from kit.values import WrongValueError
 from kit.workload.types import Kind
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project, snapshot
 
-FREE = {"a": 2, "b": 4, "c": 1, "d": 4}
+FREE = {
+    name: [str(gpu) for gpu in range(number)]
+    for name, number in {"a": 2, "b": 4, "c": 1, "d": 4}.items()
+}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,8 @@ def test_as_few_and_as_small_hosts_as_can_be(
     hosts: int | None, gpus: int | None, names: tuple[str, ...], each: int
 ) -> None:
     chosen = choose(FREE, hosts, gpus)
-    assert (chosen.names, chosen.gpus_per_host) == (names, each)
+    gpus_of_each = tuple(str(gpu) for gpu in range(each))
+    assert chosen.gpus == tuple((name, gpus_of_each) for name in names)
 
 
 @pytest.mark.parametrize(("hosts", "gpus"), [(None, 9), (5, None), (2, 3), (3, 12)])
@@ -61,7 +65,7 @@ def started(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         jobs.append(job)
         return 0, None
 
-    monkeypatch.setattr(run, "run_job", run_job)
+    monkeypatch.setattr(job_file, "run_job", run_job)
     stored = INVENTORY.replace("[manager]", "[manager, storage]")
     project.write(f'{stored}data: {{image: "trainer:1"}}\n', {"ddp": COMMAND})
     (project.folder / "jobs" / "ddp.yaml").write_text(f"{COMMAND}hosts: {{names: [pc1]}}\n")
@@ -79,7 +83,7 @@ def test_the_files_are_those_of_a_job_by_hand(project: Project, started: list[st
         "image": "pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel",
         "command": ["train.py", "--epochs", "5", "-h"],
         "code": ".",
-        "hosts": {"names": ["pc2"], "gpus_per_host": 1},
+        "hosts": {"gpus": {"pc2": ["GPU-b"]}},
     }
     assert project.kit("render", "--check").status == 0
     # Another run has its own GPUs at its disposal.
@@ -124,11 +128,103 @@ def test_a_refused_deploy_leaves_everything_as_it_was(
     def refuse(*_: object, **__: object) -> None:
         raise InputError("job train runs, and anna@pc1 has deployed it", "")
 
-    monkeypatch.setattr(run, "run_job", refuse)
+    monkeypatch.setattr(job_file, "run_job", refuse)
     project.rendered()
     before = snapshot(project.folder)
     assert project.kit("run", "--rm", "--", "train.py").status == 2
     assert (snapshot(project.folder), started) == (before, [])
+
+
+GPUS = "".join(f"      - {{uuid: GPU-{each}}}\n" for each in "bde")
+MANY = INVENTORY.replace("      - {uuid: GPU-b}\n", GPUS)
+
+
+def test_a_run_moves_no_job_and_no_job_moves_it(project: Project, started: list[str]) -> None:
+    one = f"{COMMAND}hosts: {{names: [pc2], gpus_per_host: 1}}\n"
+    stored = MANY.replace("[manager]", "[manager, storage]")
+    project.write(f'{stored}data: {{image: "trainer:1"}}\n', {"ddp": one, "later": one})
+
+    def gpus() -> dict[str, list[str]]:
+        plan = project.plan()
+        return {
+            job.name: [gpu.id for each in job.placements for gpu in each.gpus] for job in plan.jobs
+        }
+
+    before = gpus()
+    assert before == {"ddp": ["GPU-b"], "later": ["GPU-d"]}
+    assert project.kit("run", "--detach", "--name", "a", "--", "train.py").status == 0
+    assert gpus() == {"a": ["GPU-a"], **before}
+    (project.folder / "jobs" / "a.yaml").unlink()
+    assert project.kit("run", "--detach", "--name", "b", "--", "train.py").status == 0
+    named = f"{COMMAND}hosts: {{gpus: {{pc2: [GPU-b, GPU-e]}}}}\n"
+    (project.folder / "jobs" / "zoo.yaml").write_text(named)
+    (project.folder / "jobs" / "later.yaml").unlink()
+    assert gpus() == {"b": ["GPU-a"], "ddp": ["GPU-d"], "zoo": ["GPU-b", "GPU-e"]}
+
+
+class There:
+    """A target that has, or may have, a job."""
+
+    def __init__(self, status: JobStatus | None, fault: str = "", *, known: bool = True) -> None:
+        self.stopped: list[str] = []
+        self._status, self._fault, self._known = status, fault, known
+
+    def status(self) -> tuple[JobStatus, ...]:
+        return (self._status,) if self._status else ()
+
+    def known(self) -> dict[str, object]:
+        return {"train": None} if self._known and self._status else {}
+
+    def stop(self, name: str) -> JobStatus | None:
+        self.stopped.append(name)
+        if self._fault:
+            raise KitError(self._fault)
+        return self._status
+
+
+def runs(state: State, host: str = "") -> JobStatus:
+    hosts = (HostStatus("pc1", 1, state, None, message=host),)
+    return JobStatus("train", Kind.JOB, state, "", 0.0, None, hosts, None, None)
+
+
+@pytest.mark.parametrize("there", [There(None), There(runs(State.WAITING))])
+def test_a_run_that_cannot_start_leaves_a_file_only_if_something_runs(
+    project: Project, started: list[str], monkeypatch: pytest.MonkeyPatch, there: There
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KitError("pc2 cannot be reached")
+
+    monkeypatch.setattr(job_file, "run_job", fail)
+    monkeypatch.setattr(job_file, "target_for", lambda *_: there)
+    assert project.kit("run", "--", "train.py").status == 1
+    assert (project.folder / "jobs" / "train.yaml").exists() == bool(there.status())
+
+
+@pytest.mark.parametrize(
+    ("there", "stopped", "removed"),
+    [
+        (There(None), [], True),
+        (There(runs(State.RUNNING)), ["train"], True),
+        (There(runs(State.COMPLETED), "it has ended"), ["train"], True),
+        (There(runs(State.RUNNING), "no answer"), ["train"], False),
+        (There(runs(State.WAITING, UNREACHED), known=False), [], False),
+        (There(runs(State.RUNNING, UNREACHED)), ["train"], False),
+    ],
+)
+def test_a_job_is_removed_only_if_nothing_of_it_may_run(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    there: There,
+    stopped: list[str],
+    removed: bool,
+) -> None:
+    monkeypatch.setattr(job_file, "target_for", lambda *_: there)
+    project.write(INVENTORY, {"train": COMMAND})
+    file = project.folder / "jobs" / "train.yaml"
+    refused = pytest.raises(KitError, match=r"cannot be reached|no answer")
+    with nullcontext() if removed else refused:
+        job_file.remove(Paths(project.folder / "inventory.yaml", None, None, None), file, None)
+    assert (there.stopped, file.exists()) == (stopped, not removed)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from kit.session.entry import Entry, alias_of, included, public_keys, remove, write
-from tests.sandbox import INVENTORY, Project
+from kit.commands import deploy, job_file, session_access, stop
+from kit.runtime.history import Deployment, current_user
+from kit.runtime.status import JobStatus, SessionStatus, State
+from kit.runtime.target import Known
+from kit.session.entry import Entry, alias_of, included, remove, write
+from kit.session.keys import private_files, public_keys
+from kit.workload.types import Kind
+from tests.sandbox import INVENTORY, JOB, Project
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHc0Yz2jSg3s1J0q2wqWQYxkqv4uUqXW0k9yK0m0b0aZ anna@laptop"
 SESSION = f"""\
@@ -93,7 +101,7 @@ def test_ssh_reads_the_entry(tmp_path: Path) -> None:
     alias = alias_of("lab", "anna")
     program = ("/opt/my python", "-m", "kit", "session", "connect")
     proxy = (*program, "-i", "/srv/100%/i.yaml", "anna")
-    entry = Entry(alias, "root", "ssh-ed25519 AAAA", proxy, tmp_path / "a key")
+    entry = Entry(alias, "root", "ssh-ed25519 AAAA", proxy, [tmp_path / "a key"])
     file = write(entry, tmp_path)
     ssh = shutil.which("ssh")
     assert ssh is not None
@@ -117,8 +125,108 @@ def test_ssh_reads_the_entry(tmp_path: Path) -> None:
 
 
 def test_the_users_public_keys(tmp_path: Path) -> None:
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "id_rsa.pub").write_text("ssh-rsa AAAAB3 me\n")
-    (tmp_path / ".ssh" / "id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 me\n")
-    (tmp_path / ".ssh" / "id_ed25519").write_text("private")
-    assert public_keys(tmp_path) == ["ssh-ed25519 AAAAC3 me", "ssh-rsa AAAAB3 me"]
+    folder, said = tmp_path / ".ssh", list[str]()
+    folder.mkdir()
+    for name in ("id_ed25519", "id_rsa"):
+        kind = name.removeprefix("id_")
+        subprocess.run(["ssh-keygen", "-qt", kind, "-N", "", "-f", folder / name], check=True)
+    (folder / "id_ed25519-cert.pub").write_text("ssh-ed25519-cert-v01@openssh.com AAAA me\n")
+    (folder / "id_ecdsa.pub").touch()
+    found = public_keys(tmp_path, said.append)
+    assert [line.split()[0] for line in found] == ["ssh-ed25519", "ssh-rsa"]
+    assert said == [f"note: {folder / 'id_ecdsa.pub'} is not one public SSH key: it is left out"]
+    (folder / "id_rsa").unlink()
+    given = [folder / "id_ed25519.pub", folder / "id_rsa.pub", folder / "key"]
+    assert private_files(given) == [folder / "id_ed25519"]
+    with contextlib.chdir(folder):
+        assert private_files([Path("id_ed25519.pub")]) == [folder / "id_ed25519"]
+
+
+def state(
+    name: str, state: State = State.RUNNING, *, kind: Kind = Kind.JOB, session: bool = True
+) -> JobStatus:
+    own = SessionStatus(0.0, 0, 0.0, 0.0, "", "", "") if session else None
+    return JobStatus(name, kind, state, "", 0.0, None, (), None, None, session=own)
+
+
+class There:
+    """A target with some jobs; all were deployed by `by`."""
+
+    tied_to_terminal = False
+
+    def __init__(self, *statuses: JobStatus, by: str = current_user()) -> None:
+        self.jobs = {each.job: each for each in statuses}
+        self.by, self.stopped = by, list[str]()
+
+    def status(self) -> tuple[JobStatus, ...]:
+        return tuple(self.jobs.values())
+
+    def known(self) -> dict[str, Known]:
+        return {name: Known(each.kind, ()) for name, each in self.jobs.items()}
+
+    def history(self) -> tuple[Deployment, ...]:
+        return tuple(Deployment(name, 1.0, self.by, "", "", "") for name in self.jobs)
+
+    def stop(self, name: str) -> JobStatus:
+        self.stopped.append(name)
+        return self.jobs[name]
+
+
+@pytest.fixture
+def there(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[[There], There]:
+    def use(target: There) -> There:
+        for module in (job_file, session_access, stop):
+            monkeypatch.setattr(module, "target_for", lambda *_: target)
+        return target
+
+    project.write(INVENTORY, {"anna": SESSION, "digits": f"{JOB}hosts: {{names: [pc1]}}\n"})
+    return use
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "said"),
+    [
+        (There(state("digits", session=False)), "digits", "`kit stop digits` ends it"),
+        (There(state("serve-a", kind=Kind.SERVER, session=False)), "serve-a", "is no session"),
+        (There(), "bob", "session bob is not deployed"),
+        (There(state("anna"), by="ben@pc9"), "anna", "ben@pc9 has started session anna on"),
+    ],
+)
+def test_only_the_own_session_is_stopped(
+    project: Project, there: Callable[[There], There], target: There, name: str, said: str
+) -> None:
+    there(target)
+    result = project.kit("session", "stop", name)
+    assert (result.status, said in result.err) == (2, True), result.err
+    assert target.stopped == []
+
+
+def test_a_session_that_a_person_has_written_keeps_its_file(
+    project: Project, there: Callable[[There], There]
+) -> None:
+    target = there(There(state("anna")))
+    assert "jobs/anna.yaml is yours" in project.kit("session", "stop", "anna").out
+    assert target.stopped == ["anna"]
+
+
+def test_an_open_session_is_not_replaced(project: Project, there: Callable[[There], There]) -> None:
+    there(There(state("bob")))
+    (project.folder / "jobs" / "anna.yaml").unlink()
+    result = project.kit("session", "start", "--name", "bob", "--image", "r:1", "--host", "pc2")
+    assert (result.status, "`kit session extend bob --hours 4`" in result.err) == (2, True)
+    assert not (project.folder / "jobs" / "bob.yaml").exists()
+
+
+def test_all_that_are_not_named_leave_sessions_alone(
+    project: Project, there: Callable[[There], There]
+) -> None:
+    target = there(There(state("anna"), state("digits", session=False)))
+    result = project.kit("stop")
+    assert target.stopped == ["digits"]
+    assert "anna continues: `kit stop anna` ends it" in result.out
+    result = project.kit("stop", "anna")
+    assert "`kit deploy anna` starts the session again; its home stays" in result.out
+    project.rendered()
+    lowered = project.lowered()
+    assert [each.name for each in deploy._chosen(lowered, [])] == ["digits"]
+    assert [each.name for each in deploy._chosen(lowered, ["anna"])] == ["anna"]

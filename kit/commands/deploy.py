@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from kit.commands.code import with_code
-from kit.commands.follow import failed, failures, follow, outcome
 from kit.commands.options import with_paths
 from kit.commands.records import keep_records
 from kit.commands.tables import show_steps
 from kit.commands.targets import target_for, with_engine
+from kit.commands.to_the_end import follow_to_end
 from kit.errors import SIGNALLED, InputError, KitError
 from kit.model import EngineName
 from kit.paths import Paths, identity
@@ -233,13 +229,19 @@ def _doctor(
 
 
 def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Workload]:
+    """Return the named workloads, or all but sessions: their users end and start them."""
     by_name = {each.name: each for each in lowered.workloads}
     if not by_name:
         raise InputError("there are no jobs", "describe one in jobs/<name>.yaml")
     for name in names:
         if name not in by_name:
             raise InputError(f"there is no job or server {name}", nearest(name, by_name))
-    return [by_name[name] for name in dict.fromkeys(names)] or list(by_name.values())
+    if names:
+        return [by_name[name] for name in dict.fromkeys(names)]
+    for name in (each.name for each in lowered.workloads if each.session):
+        what = f"session {name} is left as it is"
+        click.echo(f"note: {what}: `kit deploy {name}` starts it, or updates it", err=True)
+    return [each for each in lowered.workloads if not each.session]
 
 
 def _deploy(
@@ -259,7 +261,7 @@ def _deploy(
             await_proxy(each.name, each.urls[-1] + each.ready)
     jobs = [each.name for each in chosen if each.kind is Kind.JOB]
     if follows and jobs:
-        return _follow_to_end(target, jobs)
+        return follow_to_end(target, jobs)
     option = f" --engine {engine}" if engine else ""
     click.echo(
         f"see them with `kit status{option}` and `kit logs -f{option}`, "
@@ -283,68 +285,3 @@ def _await_server(target: Target, work: Workload) -> None:
     status = await_healthy(work.name, look, work.start_timeout, click.echo)
     if wrong := wrong_gpus([status]):
         raise KitError("WRONG GPUs: " + "; ".join(wrong), "see `kit doctor`")
-
-
-def _follow_to_end(target: Target, names: list[str]) -> int:
-    number = None
-    if target.tied_to_terminal:
-        number = _follow_here(target, names)
-    else:
-        _follow_elsewhere(target, names)
-    ended = [status for status in target.status() if status.job in names]
-    for status in ended:
-        report(status)
-    return SIGNALLED + number if number else int(failed(ended))
-
-
-def _follow_elsewhere(target: Target, names: Sequence[str]) -> None:
-    """Follow jobs on other hosts, which go on if this process is interrupted."""
-    try:
-        follow(target, names)
-    except KeyboardInterrupt:
-        go_on = "continues" if len(names) == 1 else "continue"
-        click.echo(f"{', '.join(names)} {go_on} without this terminal", err=True)
-        click.echo("see `kit status` and `kit logs -f`; end with `kit stop`", err=True)
-        raise
-
-
-def _follow_here(target: Target, names: Sequence[str]) -> int | None:
-    """Follow jobs of this machine; Ctrl-C and SIGTERM stop them. Return the signal's number.
-
-    Their last output is still shown.
-    """
-    stopping = threading.Thread(target=_stop_all, args=(target, names))
-    came: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-        if stopping.ident is None:
-            click.echo("stopping, after a last checkpoint …", err=True)
-            stopping.start()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        follow(target, names)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if stopping.ident is not None:
-            stopping.join()
-    return came[0] if came else None
-
-
-def _stop_all(target: Target, names: Sequence[str]) -> None:
-    running = [s.job for s in target.status() if s.job in names and s.state not in ENDED]
-    for name in running:
-        # The job may have just ended by itself.
-        with contextlib.suppress(KitError):
-            target.stop(name)
-
-
-def report(status: JobStatus) -> None:
-    """Print how a job ended, its checkpoint, and the next command."""
-    click.echo(outcome(status))
-    for text in failures(status):
-        click.echo(text)
-    if status.checkpoint is not None:
-        click.echo(f"checkpoint: {status.checkpoint}")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import click
 
 from kit import files, tree
+from kit.commands.deploy import run_job
 from kit.commands.targets import target_for
 from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.jobs import Job
 from kit.model import JobHosts
-from kit.paths import Paths
+from kit.paths import Paths, identity
 from kit.plan.free import choose, free_gpus
 from kit.project import load_lowered, lowered_of
 from kit.rendered import render_lowered
+from kit.runtime.status import ENDED, JobStatus, unreached
+from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
 from kit.values import WrongValueError, dns_label
 
@@ -60,12 +63,13 @@ def read(file: Path) -> str | None:
 
 
 def image_of(jobs: Sequence[Job]) -> str:
-    """Return the image that all jobs have.
+    """Return the image that all jobs have; those of sessions only count if there is no other.
 
     Raises:
         InputError: There is none, or there are several.
     """
-    images = sorted({each.image for each in jobs})
+    work = [each for each in jobs if not each.session]
+    images = sorted({each.image for each in work or jobs})
     if len(images) == 1:
         return images[0]
     what = f"the jobs have several images: {', '.join(images)}" if images else "there is no image"
@@ -84,11 +88,17 @@ def free_hosts(
     rest = Project(project.inventory, others, project.servers, project.lock, project.sources)
     free = free_gpus(project.inventory, lowered_of(rest, project.inventory).plan.jobs)
     if host is not None:
-        free = {name: number for name, number in free.items() if name == host}
+        free = {name: ids for name, ids in free.items() if name == host}
     try:
         return choose(free, hosts, gpus)
     except WrongValueError as error:
         raise InputError(error.what, error.fix) from None
+
+
+def written(hosts: JobHosts) -> dict[str, object]:
+    """Return chosen hosts as a job's file has them."""
+    ids = {host: [int(gpu) if gpu.isdigit() else gpu for gpu in ids] for host, ids in hosts.gpus}
+    return {"gpus": ids}
 
 
 def write_job(paths: Paths, file: Path, text: str) -> tuple[Lowered, Callable[[], None]]:
@@ -125,13 +135,49 @@ def render_all(paths: Paths) -> Lowered:
     return lowered
 
 
+def start_written(
+    paths: Paths, job: str, engine: str | None, undo: Callable[[], None], *, follows: bool
+) -> tuple[int, JobStatus | None]:
+    """Deploy a job whose file was written; see `run_job`. Restore all files if nothing started.
+
+    Raises:
+        KitError: It cannot be started.
+    """
+    try:
+        return run_job(paths, job, engine, follows=follows)
+    except KitError as error:
+        if isinstance(error, InputError) or not _may_run(_target(paths, engine), job):
+            undo()
+        raise
+
+
+def _may_run(target: Target, job: str) -> bool:
+    """Return whether containers of a job are there, or might be where nobody can look."""
+    with suppress(KitError):
+        return job in target.known()
+    return True
+
+
+def _target(paths: Paths, engine: str | None) -> Target:
+    cluster, own = identity(paths)
+    return target_for(engine or own, cluster, paths.tree(cluster))
+
+
 def remove(paths: Paths, file: Path, engine: str | None) -> None:
-    """Remove a job: its containers, its file, and its rendered files."""
-    job = file.stem
-    lowered = load_lowered(paths)
-    root = paths.tree(lowered.cluster)
-    with suppress(KitError):  # Nothing of it may be left.
-        target_for(engine or lowered.engine, lowered.cluster, root).stop(job)
+    """Remove a job: its containers, its file, and its rendered files.
+
+    Raises:
+        KitError: It may still run on a host that cannot be reached. Its file stays.
+    """
+    job, target = file.stem, _target(paths, engine)
+    status = next((each for each in target.status() if each.job == job), None)
+    if job in target.known():
+        ended = status is not None and status.state in ENDED
+        with suppress(KitError) if ended else nullcontext():
+            status = target.stop(job)
+    if status is not None and (away := unreached(status)):
+        fix = f"`kit stop {job}` when it is back, and then remove {file}"
+        raise KitError(f"job {job}: {', '.join(away)} cannot be reached; it may run there", fix)
     file.unlink(missing_ok=True)
     render_all(paths)
     click.echo(f"job {job}: removed")

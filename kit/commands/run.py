@@ -10,8 +10,16 @@ from pathlib import Path
 import click
 
 from kit.code.folder import printable
-from kit.commands.deploy import run_job
-from kit.commands.job_file import file_of, free_hosts, head_of, image_of, remove, write_job
+from kit.commands.job_file import (
+    file_of,
+    free_hosts,
+    head_of,
+    image_of,
+    remove,
+    start_written,
+    write_job,
+    written,
+)
 from kit.commands.options import with_paths
 from kit.commands.targets import with_engine
 from kit.config.flow import flow
@@ -87,12 +95,9 @@ def command(
     lowered, undo = write_job(paths, file, text)
     click.echo(_described(lowered, job))
     try:
-        signalled, status = run_job(paths, job, engine, follows=not detach)
-    except InputError:
-        undo()
-        raise
+        signalled, status = start_written(paths, job, engine, undo, follows=not detach)
     except KitError:
-        if removes:
+        if removes and file.exists():
             remove(paths, file, engine)
         raise
     if removes:
@@ -115,7 +120,7 @@ def _text(paths: Paths, project: Project, wanted: Wanted, job: str, command: Seq
     if folder := _code(wanted.code, command):
         content["code"] = os.path.relpath(folder.resolve(), paths.inventory.parent.resolve())
     hosts = free_hosts(project, job, wanted.hosts, wanted.gpus)
-    content["hosts"] = {"names": list(hosts.names), "gpus_per_host": hosts.gpus_per_host}
+    content["hosts"] = written(hosts)
     return head_of(COMMAND) + "".join(f"{key}: {flow(value)}\n" for key, value in content.items())
 
 

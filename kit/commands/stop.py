@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from kit.commands.deploy import report
 from kit.commands.options import with_paths
+from kit.commands.session_access import sessions_of
 from kit.commands.targets import target_for, with_engine
+from kit.commands.to_the_end import report
 from kit.paths import Paths, identity
 from kit.runtime.status import ENDED, State
 from kit.runtime.target import Target
@@ -21,31 +22,40 @@ from kit.workload.types import Kind
     "--all",
     "everything",
     is_flag=True,
-    help="Also end the servers and the data services of Compose and this machine.",
+    help="Also end the servers, sessions, and the data services of Compose and this machine.",
 )
 def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everything: bool) -> None:
     """End JOBS (default: all that run), after a last checkpoint.
 
-    Servers continue, unless you name them (serve-NAME) or add --all. So do the data services; those
-    of a Swarm end with `kit swarm down`.
+    Servers and sessions continue, unless you name them (a server is serve-NAME) or add --all. So do
+    the data services; those of a Swarm end with `kit swarm down`.
     """
     cluster, own = identity(paths)
     target = target_for(engine or own, cluster, paths.tree(cluster))
-    deployed = _deployed(target)
+    deployed, sessions = _deployed(target), set[str]()
+    if deployed and not (jobs or target.tied_to_terminal):
+        sessions = sessions_of(paths, target.status()) & deployed.keys()
     servers = {name for name, kind in deployed.items() if kind is Kind.SERVER}
-    ended = jobs or tuple(name for name in deployed if everything or name not in servers)
+    stays = set() if everything else servers | sessions
+    ended = jobs or tuple(name for name in deployed if name not in stays)
     for job in ended:
-        status = target.stop(job)
-        report(status)
-        if status.kind is Kind.JOB and status.state is not State.COMPLETED:
-            click.echo(f"`kit resume {job}` continues it")
+        _stop(target, job)
     if everything and target.stop_data():
         click.echo("the data services have ended; `kit deploy` starts them with a job")
-    left = [name for name in deployed if name in servers and name not in ended]
+    left = [name for name in deployed if name in stays and name not in ended]
     if left and not jobs:
         click.echo(f"{', '.join(left)} continues: `kit stop {' '.join(left)}` ends it")
     elif not ended:
         click.echo("nothing is running")
+
+
+def _stop(target: Target, name: str) -> None:
+    status = target.stop(name)
+    report(status)
+    if status.session:
+        click.echo(f"`kit deploy {name}` starts the session again; its home stays")
+    elif status.kind is Kind.JOB and status.state is not State.COMPLETED:
+        click.echo(f"`kit resume {name}` continues it")
 
 
 def _deployed(target: Target) -> dict[str, Kind]:

@@ -22,7 +22,7 @@ from kit.config.fields import (
 from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
 from kit.config.notify import Notify, to_receivers
-from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection
+from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection, to_hosts
 from kit.config.session import OF_OTHERS, SessionSection, to_session
 from kit.config.train import (
     CheckpointSection,
@@ -35,7 +35,7 @@ from kit.config.train import (
 )
 from kit.config.variables import Environment, Secrets, to_secrets
 from kit.jobs import Framework, Job
-from kit.model import JobHosts, Limits
+from kit.model import Limits
 from trainer.contract.code import WORKSPACE
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 from trainer.contract.models import OWN_DATA, of_torchvision
@@ -306,7 +306,7 @@ class JobSection(Section):
 
 def to_job(section: JobSection, name: str, file: str) -> Job:
     """Convert the validated file `file` to the job `name`."""
-    hosts, limits = section.hosts, section.limits
+    limits = section.limits
     return Job(
         name=name,
         file=file,
@@ -322,7 +322,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         checkpoint=to_value(Checkpoint, section.checkpoint),
         faults=to_value(Faults, section.faults),
         parallel=to_value(Parallel, section.parallel),
-        hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
+        hosts=to_hosts(section.hosts),
         mounts=to_mounts(section.mounts),
         environment=tuple(section.environment.items()),
         secrets=to_secrets(section.secrets),

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from kit.config.fields import Cpus, Memory, Section, Size, Ulimit
+from pydantic import BeforeValidator, Field, model_validator
+
+from kit.config.fields import Cpus, Memory, Section, Size, Ulimit, wrong
+from kit.model import JobHosts
+
+
+def _gpu_id(value: object) -> object:
+    """Return the id of a GPU; its index on the host may be written as a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+GpuId = Annotated[str, BeforeValidator(_gpu_id, json_schema_input_type=int | str)]
 
 
 class JobHostsSection(Section):
@@ -14,6 +25,13 @@ class JobHostsSection(Section):
     gpus_per_host: int | None = Field(
         None, ge=1, examples=[1], description="Default: all GPUs for training"
     )
+    gpus: dict[str, Annotated[list[GpuId], Field(min_length=1)]] | None = Field(
+        None,
+        min_length=1,
+        examples=[{"pc1": [0, 1]}],
+        description="Certain GPUs of each host, by index or UUID, instead of `names` and "
+        "`gpus_per_host`. Other jobs get the rest",
+    )
     # There is no `max`: one below the plan's number would leave planned GPUs idle, and the plan
     # would not show which. A host stands by with `use: spare`.
     min: int | None = Field(
@@ -22,6 +40,23 @@ class JobHostsSection(Section):
         examples=[1],
         description="Smallest number of hosts with which the job continues; default: all its hosts",
     )
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> JobHostsSection:
+        other = "names" if self.names else "gpus_per_host"
+        if self.gpus and (self.names or self.gpus_per_host):
+            raise wrong("names its hosts and GPUs already", f"leave `{other}` out", "gpus")
+        for host, gpus in (self.gpus or {}).items():
+            if len(set(gpus)) < len(gpus):
+                raise wrong("names a GPU twice", "name it once", "gpus", host)
+        return self
+
+
+def to_hosts(section: JobHostsSection) -> JobHosts:
+    """Convert the section to a value."""
+    gpus = tuple((host, tuple(ids)) for host, ids in (section.gpus or {}).items())
+    names = tuple(section.names or (host for host, _ in gpus))
+    return JobHosts(names, section.gpus_per_host, section.min, gpus)
 
 
 class LimitsSection(Section):

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from kit.config.fields import AbsolutePath, Section, wrong
+from kit.config.fields import AbsolutePath, Section, validator_of, wrong
 from kit.jobs import Session
+from kit.values import public_key
 
 OF_OTHERS = (
     *("batch_size", "reference_batch", "parameters", "step_seconds", "exchange", "checkpoint"),
     *("parallel", "faults", "framework", "quiet", "metrics", "rendezvous"),
 )
 """The keys that have no meaning for a session."""
-_KEY = r"(ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9.@-]+) (\S+)( .*)?"
-
-
-def _public_key(key: str) -> str:
-    """Check the line of a public key, as `ssh-keygen -y` prints it."""
-    if "PRIVATE KEY" in key:
-        raise wrong("is a private key", "write the line of its .pub file, and make a new key")
-    match = re.fullmatch(_KEY, key)
-    example = "write a line as in ~/.ssh/id_ed25519.pub: ssh-ed25519 AAAA… anna@laptop"
-    if match is None or "\n" in key:
-        raise wrong("is not one public SSH key", example)
-    try:
-        content = base64.b64decode(match[2], validate=True)
-    except binascii.Error:
-        content = b""
-    # RFC 4253, section 6.6: the key begins with the length and the name of its algorithm.
-    if content[4 : 4 + len(match[1])] != match[1].encode():
-        raise wrong(f"is cut short, or no {match[1]}", example)
-    return key
 
 
 def _home(home: str) -> str:
@@ -47,7 +26,7 @@ def _home(home: str) -> str:
 class SessionSection(Section):
     """A container in which people work: with a shell, by SSH, and in JupyterLab."""
 
-    keys: list[Annotated[str, AfterValidator(_public_key)]] = Field(
+    keys: list[Annotated[str, AfterValidator(validator_of(public_key))]] = Field(
         [],
         examples=[["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA… anna@laptop"]],
         description="Public SSH keys of those who may come in; without any, only `kit shell` and "
@@ -58,8 +37,15 @@ class SessionSection(Section):
         description="The home of the image's user. It is a volume of the host, which stays, unless "
         "`mounts` has another one there",
     )
+    started: str = Field(
+        "",
+        max_length=100,
+        examples=["2026-11-27T09:30:00Z"],
+        description="When `kit session start` wrote the file: with another text, the session has "
+        "its whole time again",
+    )
 
 
 def to_session(section: SessionSection | None) -> Session | None:
     """Convert the section to a value."""
-    return Session(section.home, tuple(section.keys)) if section else None
+    return Session(section.home, tuple(section.keys), section.started) if section else None

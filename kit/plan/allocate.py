@@ -64,11 +64,14 @@ class Allocation:
 def allocate(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]) -> Allocation:
     """Assign GPUs to every job and every server, in their order and the inventory's order.
 
-    Each request gets all GPUs of its use on its hosts, or `gpus_per_host` of the free ones.
+    Each request gets all GPUs of its use on its hosts, or `gpus_per_host` of the free ones. Jobs
+    that name their GPUs come first, so that others never take these.
     A server gets no GPU if no host has one for inference, a job no spare if others have taken all.
     """
     ledger = _Ledger({host.name: host for host in inventory.hosts}, inventory.network.interface)
-    training = [_place_job(job, ledger) for job in jobs]
+    ordered = sorted(jobs, key=lambda job: not job.hosts.gpus)
+    placed = {job.name: _place_job(job, ledger) for job in ordered}
+    training = [placed[job.name] for job in jobs]
     spares = [
         _place_spares(job, members, ledger) for job, members in zip(jobs, training, strict=True)
     ]
@@ -89,6 +92,8 @@ def _place_job(job: Job, ledger: _Ledger) -> tuple[Placement, ...]:
     alone = job.framework is Framework.TENSORFLOW
     request = _Request("job", job.name, Use.TRAINING, job.hosts, one_process=alone)
     named = _hosts(request, ledger)
+    if job.hosts.gpus:
+        return _placements(request, named, ledger)
     hosts = [host for host in named if _gpus(host, Use.TRAINING) or not _gpus(host, Use.SPARE)]
     if named and not hosts:
         what = "all hosts that it names are spares"
@@ -115,9 +120,11 @@ def _place_spares(job: Job, members: Sequence[Placement], ledger: _Ledger) -> tu
     """Return the spares of a job: those among its hosts, or all that no other job has taken.
 
     A model that ranks divide has no spare, as its parts are on the hosts that trained; nor have
-    TensorFlow's scripts, whose hosts are a fixed list, and sessions, whose home is on their host.
+    TensorFlow's scripts, whose hosts are a fixed list, sessions, whose home is on their host, and
+    jobs that name their GPUs.
     """
-    if not members or job.framework is Framework.TENSORFLOW or job.parallel.used or job.session:
+    alone = job.framework is Framework.TENSORFLOW or job.parallel.used or job.session
+    if not members or alone or job.hosts.gpus:
         return ()
     request = _Request("job", job.name, Use.SPARE, job.hosts)
     hosts = [host for host in _hosts(request, ledger) if _gpus(host, Use.SPARE)]
@@ -210,7 +217,8 @@ def _hosts(request: _Request, ledger: _Ledger) -> list[Host]:
         return hosts
     wanted: set[str] = set()
     for index, pattern in enumerate(request.hosts.names):
-        place = ("hosts", "names", index)
+        at = ("gpus", pattern) if request.hosts.gpus else ("names", index)
+        place: tuple[str | int, ...] = ("hosts", *at)
         try:
             names = ranges.expand(pattern) if ranges.is_range(pattern) else [pattern]
         except WrongValueError as error:
@@ -226,6 +234,8 @@ def _hosts(request: _Request, ledger: _Ledger) -> list[Host]:
 
 
 def _chosen(request: _Request, host: Host, ledger: _Ledger) -> tuple[Gpu, ...] | None:
+    if request.hosts.gpus:
+        return _named_gpus(request, host, ledger)
     ours = _gpus(host, request.use)
     taken = [gpu for gpu in ours if (host.name, gpu.id) in ledger.owner]
     count = request.hosts.gpus_per_host
@@ -240,6 +250,32 @@ def _chosen(request: _Request, host: Host, ledger: _Ledger) -> tuple[Gpu, ...] |
     chosen = free if count is None else free[:count]
     for gpu in chosen:
         ledger.owner[host.name, gpu.id] = request
+    return tuple(chosen)
+
+
+def _named_gpus(request: _Request, host: Host, ledger: _Ledger) -> tuple[Gpu, ...] | None:
+    """Return the GPUs of a host that the file names."""
+    known = {gpu.id: gpu for gpu in host.gpus}
+    free = [gpu.id for gpu in _gpus(host, request.use) if (host.name, gpu.id) not in ledger.owner]
+    instead = f"write some of {', '.join(free)}" if free else f"leave {host.name} out: none is free"
+    chosen = []
+    for index, wanted in enumerate(dict(request.hosts.gpus)[host.name]):
+        place, gpu = ("hosts", "gpus", host.name, index), known.get(wanted)
+        owner = ledger.owner.get((host.name, wanted))
+        if gpu is None:
+            ledger.refuse(request, place, f"{host.name} has no GPU {wanted}", instead)
+        elif gpu.use is not request.use:
+            what = f"{gpu.title} of {host.name} is not for training"
+            ledger.refuse(request, place, what, f"{instead}, or set `use: training`")
+        elif owner:
+            what = f"{gpu.title} of {host.name} is already assigned to {owner.title} ({{line}})"
+            fault = Fault(request.name, place, what, instead, ("hosts",), owner.name)
+            ledger.faults.append(fault)
+        else:
+            ledger.owner[host.name, wanted] = request
+            chosen.append(gpu)
+            continue
+        return None
     return tuple(chosen)
 
 

@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kit.model import Inventory, JobHosts, Use
 from kit.plan.work import JobPlan
 from kit.values import WrongValueError, count
 
+Free = Mapping[str, Sequence[str]]
+"""The ids of GPUs by host."""
 
-def free_gpus(inventory: Inventory, jobs: Iterable[JobPlan]) -> dict[str, int]:
-    """Return the number of GPUs for training that no job has, by host, in the inventory's order."""
-    free = {
-        host.name: sum(gpu.use is Use.TRAINING for gpu in host.gpus) for host in inventory.hosts
+
+def free_gpus(inventory: Inventory, jobs: Iterable[JobPlan]) -> dict[str, list[str]]:
+    """Return the GPUs for training that no job has, by host, in the inventory's order."""
+    taken = {
+        (placement.host.name, gpu.id)
+        for job in jobs
+        for placement in job.placements
+        for gpu in placement.gpus
     }
-    for job in jobs:
-        for placement in job.placements:
-            free[placement.host.name] -= len(placement.gpus)
-    return {name: number for name, number in free.items() if number > 0}
+    free = {
+        host.name: [
+            gpu.id
+            for gpu in host.gpus
+            if gpu.use is Use.TRAINING and (host.name, gpu.id) not in taken
+        ]
+        for host in inventory.hosts
+    }
+    return {name: gpus for name, gpus in free.items() if gpus}
 
 
-def choose(free: Mapping[str, int], hosts: int | None, gpus: int | None) -> JobHosts:
+def choose(free: Free, hosts: int | None, gpus: int | None) -> JobHosts:
     """Choose hosts with as many free GPUs each: as few hosts as can be, and of these the smallest.
 
     Without a number of `gpus`, each of the `hosts` gives what all of them have; without both, one
-    GPU is chosen.
+    GPU is chosen. The GPUs are named, so that no other job is moved, and none moves this one.
 
     Raises:
         WrongValueError: There are too few, or they cannot be divided evenly.
     """
+    numbers = {name: len(ids) for name, ids in free.items()}
     if hosts is not None and gpus is None:
-        most = sorted(free.values(), reverse=True)[:hosts]
+        most = sorted(numbers.values(), reverse=True)[:hosts]
         gpus = hosts * most[-1] if len(most) == hosts else hosts
     gpus = gpus or 1
-    numbers = [hosts] if hosts is not None else range(1, gpus + 1)
-    for number in numbers:
+    for number in [hosts] if hosts is not None else range(1, gpus + 1):
         each, rest = divmod(gpus, number)
-        able = sorted((name for name in free if free[name] >= each), key=lambda name: free[name])
+        able = sorted((name for name in free if numbers[name] >= each), key=numbers.__getitem__)
         if each and not rest and len(able) >= number:
-            chosen = set(able[:number])
-            return JobHosts(tuple(name for name in free if name in chosen), each, None)
+            chosen = [name for name in free if name in able[:number]]
+            ids = tuple((name, tuple(free[name][:each])) for name in chosen)
+            return JobHosts(tuple(chosen), None, None, ids)
     on = f" on {count(hosts, 'host')}" if hosts is not None else ""
-    there = ", ".join(f"{name} {number}" for name, number in free.items()) or "none"
+    there = ", ".join(f"{name} {number}" for name, number in numbers.items()) or "none"
     what = f"{count(gpus, 'GPU')}{on}, the same number on each host, are not free"
     raise WrongValueError(what, f"free are: {there}; the jobs of the folder have the others")

@@ -160,6 +160,9 @@ def _version(section: Job | Server) -> str:
     content = _fields(section)
     if section.user is None:
         del content["user"]
+    content["hosts"] = _fields(section.hosts)
+    if not section.hosts.gpus:
+        del content["hosts"]["gpus"]
     content.pop("package", None)  # The name of its data set is its version.
     content |= _job_content(section) if isinstance(section, Job) else {}
     unused: dict[str, object] = {

@@ -48,7 +48,7 @@ function flush(  key) { for (key in last) print last[key]; split("", last) }
 {
     kind = substr($0, index($0, "\"event\": \"") + 10)
     kind = substr(kind, 1, index(kind, "\"") - 1)
-    if (kind ~ /^(progress|pace|member|fetch|alone|silent|unmoved|left_out|serving)$/) {
+    if (kind ~ /^(progress|pace|member|fetch|alone|silent|unmoved|left_out|serving|session)$/) {
         match($0, /"rank": [0-9]+/)
         last[kind substr($0, RSTART, RLENGTH)] = $0
     } else {

@@ -26,6 +26,8 @@ class State(StrEnum):
     FAILED = "failed"
 
 
+UNREACHED = "cannot be reached"
+"""The message of a host that does not answer kit."""
 ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
 MISTAKE = 2
 """Exit status of the launcher for a mistake in the input or the script: no restart removes it."""
@@ -166,6 +168,11 @@ class LogLine:
     text: str
     rank: int | None = None
     time: float | None = None
+
+
+def unreached(status: JobStatus) -> list[str]:
+    """Return the hosts of a workload that do not answer kit."""
+    return [each.host for each in status.hosts if each.message == UNREACHED]
 
 
 def status_to_json(status: JobStatus) -> dict[str, Any]:

@@ -19,14 +19,14 @@ INCLUDE = "Include kit/*.conf"
 class Entry:
     """What ssh must know: the `alias`, the `user`, the `host_key` and the `proxy` command.
 
-    `identity` is the file of a private key that ssh does not try by itself, or None.
+    `identities` are files of private keys that ssh does not try by itself.
     """
 
     alias: str
     user: str
     host_key: str
     proxy: Sequence[str]
-    identity: Path | None = None
+    identities: Sequence[Path] = ()
 
     def text(self, known: Path) -> str:
         """Return the entry; `known` is the file with the host's key."""
@@ -42,8 +42,8 @@ class Entry:
             f"    ProxyCommand {proxy}",
             "    ServerAliveInterval 30",
         ]
-        if self.identity is not None:
-            lines += [f"    IdentityFile {_quoted(self.identity)}", "    IdentitiesOnly yes"]
+        lines += [f"    IdentityFile {_quoted(each)}" for each in self.identities]
+        lines += ["    IdentitiesOnly yes"] * bool(self.identities)
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -82,20 +82,6 @@ def included(home: Path) -> bool:
         text = (home / ".ssh" / "config").read_text(encoding="utf-8", errors="replace")
         return bool(re.search(r"(?mi)^\s*Include\s+.*\bkit/\*(\.conf)?", text))
     return False
-
-
-def public_keys(home: Path) -> list[str]:
-    """Return the lines of the user's public keys, which ssh tries by itself."""
-    found = []
-    for path in sorted((home / ".ssh").glob("id_*.pub")):
-        with suppress(OSError):
-            found.append(key_of(path))
-    return found
-
-
-def key_of(path: Path) -> str:
-    """Return the line of a public key file; OSError if it cannot be read."""
-    return " ".join(path.read_text(encoding="utf-8", errors="replace").split())
 
 
 def _quoted(path: Path) -> str:

@@ -117,6 +117,7 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
         data=job.job.data,
         code=code_documents(job.job),
         package=job.job.package,
+        session=job.job.session is not None,
     )
 
 

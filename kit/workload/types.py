@@ -176,7 +176,7 @@ class Workload:
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
     `data` are the data sets of a job, `code` its Python files, which a server of it gets too,
     `package` is the folder with its code.
-    `files` are other files that its containers read.
+    `files` are other files that its containers read. People work in a `session`.
     The user's own server has no document. It must answer the path `health` at its `urls`, at the
     latest `start_timeout` seconds after its start. A server can work while it answers `ready`.
     The hashes are the versions of the inventory's entries and of the file.
@@ -209,6 +209,7 @@ class Workload:
     health: str = ""
     ready: str = ""
     start_timeout: int = 600
+    session: bool = False
 
     @property
     def proxied(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kit.runtime.endings import by_limit
 from kit.runtime.events import Reader
-from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.runtime.status import ENDED, UNREACHED, HostStatus, JobStatus, State
 from kit.targets.compose.containers import Container
 from kit.workload.names import kind_of
 from kit.workload.types import Kind, Role
@@ -86,8 +86,7 @@ def silent_hosts(
 
 def silent_host(name: str, processes: int, *, spare: bool = False) -> HostStatus:
     """Return the status of a host that cannot be reached."""
-    what = "cannot be reached"
-    return HostStatus(name, processes, State.WAITING, None, message=what, spare=spare)
+    return HostStatus(name, processes, State.WAITING, None, message=UNREACHED, spare=spare)
 
 
 def state_of(containers: Sequence[Container]) -> State:

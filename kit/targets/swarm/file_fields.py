@@ -33,7 +33,7 @@ DEPLOY: Shape = {
     "endpoint_mode": str,
     "labels": dict,
     "restart_policy": {"condition": str, "delay": str, "max_attempts": int, "window": str},
-    "update_config": {"parallelism": int, "order": str, "failure_action": str},
+    "update_config": {"parallelism": int, "order": str, "failure_action": str, "monitor": str},
     "placement": {"constraints": list, "max_replicas_per_node": int},
     "resources": {
         "limits": {"memory": (str, int), "cpus": (str, int, float)},
@@ -145,7 +145,9 @@ def _wanted(name: str, service: Mapping[str, Any], document: Mapping[str, Any]) 
 
 
 def _update(config: Mapping[str, object] | None) -> Mapping[str, object]:
-    return {"parallelism": 1, "failure_action": "pause", **config} if config else {}
+    known = {"parallelism": 1, "failure_action": "pause", **config} if config else {}
+    known.pop("monitor", None)  # It changes no container.
+    return known
 
 
 def _volumes(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:

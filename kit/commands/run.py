@@ -27,6 +27,7 @@ from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.paths import Paths
 from kit.project import load_project
+from kit.runtime.endings import EndedError
 from kit.runtime.status import JobStatus, State
 from kit.targets.lowered import Lowered
 from kit.values import count, label_of
@@ -96,9 +97,11 @@ def command(
     click.echo(_described(lowered, job))
     try:
         signalled, status = start_written(paths, job, engine, undo, follows=not detach)
-    except KitError:
+    except KitError as error:
         if removes and file.exists():
             remove(paths, file, engine)
+        if isinstance(error, EndedError) and error.exit_code:
+            error.exit_status = error.exit_code
         raise
     if removes:
         remove(paths, file, engine)

@@ -55,8 +55,17 @@ def as_failed(status: JobStatus, reason: str, now: float) -> JobStatus:
     return replace(status, state=State.FAILED, message=message, ended=now, hosts=hosts)
 
 
-def mistake_error(reason: str, status: JobStatus) -> KitError:
+class EndedError(KitError):
+    """A job has ended while it was deployed; `exit_code` is that of its process, if one failed."""
+
+    def __init__(self, message: str, hint: str, exit_code: int | None) -> None:
+        super().__init__(message, hint)
+        self.exit_code = exit_code
+
+
+def mistake_error(reason: str, status: JobStatus) -> EndedError:
     """Return the error for the user: the reason, the launcher's message, what to do next."""
     again = f"correct that, `kit render`, `kit deploy {status.job}`"
     message = f"{reason}\n  {status.failure}" if status.failure else reason
-    return KitError(message, f"it was ended, because no restart can help; {again}")
+    hint = f"it was ended, because no restart can help; {again}"
+    return EndedError(message, hint, status.exit_code)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,18 @@ class Operator:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    @contextlib.contextmanager
+    def forwarded(self, *arguments: str) -> Iterator[str]:
+        """Run `kit forward`, which ends with 0 after Ctrl-C; the line that it prints first."""
+        process = self.start("forward", *arguments)
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        assert process.returncode == 0
 
     def kit(self, *arguments: str, status: int = 0, **variables: str) -> str:
         """Run kit to its end and return its output; its imports would be half of its work."""

@@ -11,7 +11,6 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import termios
@@ -85,7 +84,7 @@ def said(operator: Operator, word: str) -> list[str]:
     return lines if len(lines) == 2 else []
 
 
-def test_an_edit_and_a_deploy_run_the_new_code_on_all_hosts(operator: Operator) -> None:
+def test_an_edit_and_a_deploy_run_the_new_code_on_all_hosts(operator: Operator, lab: Lab) -> None:
     assert "2 files, " in operator.kit("deploy")
     wait_for(lambda: said(operator, "first"), "the script's lines")
     say(operator, "second")
@@ -106,6 +105,7 @@ def test_an_edit_and_a_deploy_run_the_new_code_on_all_hosts(operator: Operator) 
     assert "its ranks are 0 to 1" in operator.kit("shell", "own", "--rank", "2", status=2)
     check_terminal(operator)
     check_forwarded(operator)
+    check_run(operator, lab)
     operator.kit("stop")
     assert "nothing of it runs" in operator.kit("shell", "own", status=1)
 
@@ -113,16 +113,28 @@ def test_an_edit_and_a_deploy_run_the_new_code_on_all_hosts(operator: Operator) 
 def check_forwarded(operator: Operator) -> None:
     """A page that listens to its container alone is here."""
     port = free_port()
-    forward = operator.start("forward", "own", f"{port}:8000")
-    assert forward.stdout is not None
-    try:
-        assert f"http://127.0.0.1:{port}/ is port 8000 of own on n1" in forward.stdout.readline()
+    with operator.forwarded("own", f"{port}:8000") as said:
+        assert f"http://127.0.0.1:{port}/ is port 8000 of own on n1" in said
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/lib/words.py", timeout=60) as page:
             assert page.read() == b"WORD = 'second'\n"
-    finally:
-        forward.send_signal(signal.SIGINT)
-        forward.communicate(timeout=60)
-    assert forward.returncode == 0
+
+
+def check_run(operator: Operator, lab: Lab) -> None:
+    """A run takes the GPU that is free, and is gone at its end; the job beside it goes on."""
+    research = operator.project.folder / "research"
+    before = operator.status("own")["started"]
+    run = ("run", "--rm", "--image", IMAGE, "--code", "research", "--")
+    script = "import subprocess\nprint('ran', subprocess.getoutput('nvidia-smi -L'))\n"
+    (research / "once.py").write_text(script)
+    output = operator.kit(*run, "once.py")
+    assert "job once on n2 (1 GPU), world size 1: once.py" in output
+    assert re.search(rf"n2 0 \| ran GPU \d: .*{lab.uuids('n2')[1]}", output)
+    assert "job once: removed" in output
+    (research / "once.py").write_text("raise SystemExit(3)\n")
+    assert "job once: removed" in operator.kit(*run, "once.py", status=3)
+    assert not (operator.project.folder / "jobs" / "once.yaml").exists()
+    own = operator.status("own")
+    assert (own["started"], own["state"]) == (before, "running")
 
 
 def check_terminal(operator: Operator) -> None:

@@ -1,7 +1,7 @@
 """The monitoring on a real Swarm: Prometheus finds jobs by DNS, and every dashboard has data.
 
 Prometheus, the node exporter and syslog-ng are Debian's own. A stand-in answers for NVIDIA's
-exporter. Debian has no Grafana: its service waits for an image.
+exporter. Debian has no Grafana: a page of its dashboards stands for it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tarfile
+import urllib.request
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.lab.images import root_file_system
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import BASE, IMAGE, REGISTRY
+from tests.ports import free_port
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
@@ -42,7 +44,7 @@ monitoring:
     prometheus: {STAND_IN}-prometheus
     node_exporter: {STAND_IN}-node
     dcgm_exporter: {STAND_IN}-dcgm
-    grafana: {STAND_IN}-none
+    grafana: {STAND_IN}-grafana
     log_collector: {STAND_IN}-logs
 """
 DCGM = """\
@@ -85,6 +87,8 @@ def context() -> bytes:
                 'ENTRYPOINT ["/usr/bin/prometheus"]\n',
                 "node": "COPY prometheus-node-exporter /usr/bin/\n"
                 'ENTRYPOINT ["/usr/bin/prometheus-node-exporter"]\n',
+                "grafana": 'ENTRYPOINT ["python3", "-m", "http.server", '
+                '"-d", "/dashboards", "3000"]\n',
                 "dcgm": 'COPY dcgm.py /\nENTRYPOINT ["python3", "/dcgm.py"]\n',
             }.items()
         }
@@ -121,7 +125,7 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
         feed(lab, node, "cat >/etc/docker/daemon.json", json.dumps(daemon).encode())
         lab.do("restart", node)
     feed(lab, "n1", "mkdir -p /tmp/monitoring && tar -x -C /tmp/monitoring", context())
-    for name in ("prometheus", "node", "dcgm"):
+    for name in ("prometheus", "node", "dcgm", "grafana"):
         image = f"{STAND_IN}-{name}"
         build = f"DOCKER_BUILDKIT=0 docker build -q -f Dockerfile.{name} -t {image} ."
         feed(lab, "n1", f"cd /tmp/monitoring && {build} && docker push -q {image}", b"")
@@ -166,6 +170,11 @@ def test_prometheus_finds_jobs_and_lines_outlive_containers(operator: Operator, 
         print(lab.docker("n1", "service", "ls"))
         print(lab.docker("n1", "stack", "ps", "--no-trunc", f"{CLUSTER}-monitoring"))
         print(missing)
+    port = free_port()
+    with operator.forwarded("grafana", f"{port}:") as said:
+        assert f"http://127.0.0.1:{port}/ is grafana on n1" in said
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/job.json", timeout=60) as page:
+            assert "panels" in json.load(page)
     operator.kit("stop", "digits")
     for node in NODES[:2]:
         of_job = ("--filter", "name=train-digits")

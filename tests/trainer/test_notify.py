@@ -7,12 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,11 +33,14 @@ from tests.trainer.hosts import (
 )
 from trainer.contract.notify import KINDS, USUAL, shown_url, webhook_fault
 from trainer.group.decisions import Decisions
-from trainer.group.messages import Halt, Notice, Report, Result
+from trainer.group.messages import Halt, Notice, Order, Report, Result, encode
 from trainer.group.notices import REPEATED, Notices
-from trainer.launcher import webhook
+from trainer.launcher import start, webhook
+from trainer.launcher.errors import LaunchError
+from trainer.launcher.last_failure import ask_what_has_failed
 from trainer.launcher.receivers import Receiver, read_receiver
 from trainer.launcher.rounds import Rounds
+from trainer.launcher.start import prepare
 from trainer.launcher.webhook import TITLES, seconds_of, try_webhook
 
 KEY = "whsec_" + base64.b64encode(b"a key of the lab").decode()
@@ -122,11 +127,11 @@ def test_the_end_and_its_figures_are_told_once() -> None:
 def test_a_failure_that_an_engine_repeats_is_told_once_an_hour() -> None:
     found = Coordinator()
     halt = Halt("worker", "boom", 1)
-    for start in range(4):
-        agent = f"n1-{start}"
+    for number in range(4):
+        agent = f"n1-{number}"
         found.report(Report(agent, "n1", 1, halt=halt))
         found.decides.lose(agent, "has closed its connection")
-        found.now += REPEATED if start == 2 else 5
+        found.now += REPEATED if number == 2 else 5
     assert found.told == [("failed", ("n1",))] * 2
     assert found.sent[0].exit_code == 1
 
@@ -485,4 +490,39 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         assert done.returncode == 0
         wait_until(lambda: len(good.posted) == 2, "the session")
         assert good.posted[1].body["message"] == "in 10 minutes"
-        assert good.kinds == ["failed", "session_ending"]
+        # A job that ends by itself before it has begun to train.
+        long = {"setup": ["exec sleep 600"], "max_duration": 1, "command": ["script.py"]}
+        lab.job.write_text(json.dumps({"name": "own", **long}))
+        assert lab.host("n1", "1:1").wait() == 0
+        wait_until(lambda: len(good.posted) == 3, "the end of its time")
+        assert good.kinds == ["failed", "session_ending", "ended"]
+
+
+def test_a_host_tells_nobody_what_the_rendezvous_has_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container of a host that is left out starts again, and learns why."""
+    told = list[str]()
+    monkeypatch.setattr(start, "notify", lambda _environ, kind, *_: told.append(kind))
+    monkeypatch.setenv("KIT_NNODES", "1:2")
+    halt = Halt("worker", "rank 0 failed first on this host", 2, "n1")
+    order = Order("wait", halt=halt)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        settings: Any = SimpleNamespace(host="n1", rendezvous=server.getsockname())
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(encode(order))
+
+        threading.Thread(target=answer).start()
+        monkeypatch.setattr(start, "check_and_begin", lambda: ask_what_has_failed(settings))
+        with pytest.raises(LaunchError, match="rank 0 failed first"):
+            start.train()
+    assert told == []
+    monkeypatch.setattr(start, "check_and_begin", lambda: prepare(["exit 3"], os.environ))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(LaunchError, match="exit code 3"):
+        start.train()
+    assert told == ["failed"]

@@ -70,7 +70,9 @@ class Notices:
     def ended(self, report: Report) -> None:
         """Tell that the job ends by itself, before it has come to its end."""
         what = f"the job has reached its `{report.ends}`: its GPUs are free"
-        self.tell(Notice("ended", f"ended-{report.ends}-{report.generation}", what))
+        # Before the first group, the agent tells one run from another.
+        at = report.generation or report.agent
+        self.tell(Notice("ended", f"ended-{report.ends}-{at}", what))
 
     def failed(self, report: Report, halt: Halt) -> None:
         """Tell that the job ends by a failure of a host."""

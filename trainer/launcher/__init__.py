@@ -7,7 +7,7 @@ of the built-in training is elastic/agent.py.
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
     python3 launch.py health        the container's health check: are the GPUs still there?
-    python3 launch.py session …     in the container of a session: connect, jupyter, extend, renew
+    python3 launch.py session …     in the container of a session: about, connect, jupyter, extend
     python3 launch.py notify KIND MESSAGE
                                     let the coordinator notify people
 

@@ -43,7 +43,9 @@ def ask_what_has_failed(settings: Settings) -> None:
     with suppress(OSError, ValueError):
         order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:
-        raise error_of(order.halt, settings.host)
+        error = error_of(order.halt, settings.host)
+        error.known = True
+        raise error
     if failure := order.failure:
         emit("failed", **error_of(failure, "").values())
         say(f"the round before has failed: {failure.host}: {failure.message}")

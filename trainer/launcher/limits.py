@@ -177,6 +177,8 @@ class Asking(threading.Thread):
                 order = ask(self._settings, self._report())
                 self._watch.learn(order)
             if limit := self._watch.reached(order):
+                with suppress(OSError, ValueError):  # Without a rendezvous, nobody is notified.
+                    ask(self._settings, replace(self._report(), ends=limit))
                 self._end_process(limit)
                 return
             most = self._watch.job.max_duration

@@ -42,6 +42,7 @@ class Interactive(NamedTuple):
 
     home: str
     keys: tuple[str, ...] = ()
+    started: str = ""  # It differs from one start of the session to the next.
 
 
 class Job(NamedTuple):
@@ -152,7 +153,7 @@ def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
         raise LaunchError(f"{path}: session: home: must be an absolute path")
     if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
         raise LaunchError(f"{path}: session: keys: must be a list of public keys")
-    return Interactive(home, tuple(keys))
+    return Interactive(home, tuple(keys), str(section.get("started", "")))
 
 
 def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:

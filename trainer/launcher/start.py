@@ -98,7 +98,7 @@ def train() -> int:
     try:
         return check_and_begin()
     except LaunchError as error:
-        if error.kind != "rendezvous":  # Nobody else knows of it.
+        if error.kind != "rendezvous" and not error.known:  # Nobody else knows of it.
             line = str(error).splitlines()[0]
             notify(os.environ, "failed", line, error.exit_code or error.code)
         raise

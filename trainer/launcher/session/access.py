@@ -1,33 +1,26 @@
-"""The ways into a session: sshd for one connection at a time, and JupyterLab on loopback.
+"""The way into a session by SSH: sshd for one connection at a time.
 
-Neither can be reached from the network: `kit session` starts sshd by `docker exec`, and leads a
-port to JupyterLab by the same way.
+Nothing of it can be reached from the network: `kit session` starts sshd by `docker exec`.
 """
 
-import json
 import os
 import pwd
-import secrets
 import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from trainer.launcher.errors import FAILURE, LaunchError
-from trainer.launcher.output import say
-from trainer.launcher.process import die_with_parent
 
 SESSION = "KIT_SESSION"
 # The variable with the id of the session, of all that runs in it.
+SHADOW = Path("/etc/shadow")
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 OWN = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "TERM", "_"})
 # Variables that belong to a login.
 NO_SSHD = "its image has no sshd: `RUN apt-get update && apt-get install -y openssh-server` adds it"
-NO_JUPYTER = "its image has no JupyterLab: `RUN pip install jupyterlab` adds it"
 SSHD_CONFIG = """\
 # Written by kit's launcher for a session.
 HostKey {notes}/ssh_host_ed25519_key
@@ -41,6 +34,9 @@ UsePAM no
 PrintMotd no
 PidFile none
 LogLevel ERROR
+# A laptop that sleeps is no connection after two minutes.
+ClientAliveInterval 30
+ClientAliveCountMax 4
 AcceptEnv LANG LC_*
 Subsystem sftp internal-sftp
 {variables}
@@ -88,25 +84,53 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Write the files of sshd; return why it cannot be used, or "". Raises LaunchError."""
-    folder = runtime_folder()
+def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str], user: str) -> str:
+    """Write the files of sshd; return why it cannot be used, or ""."""
+    program = find_program("sshd")
     if not keys:
         return "`session: {keys: […]}` names no key"
-    if not find_program("sshd"):
+    if program is None:
         return NO_SSHD
+    if is_locked(user):
+        return f"{user} is locked in its image: `RUN usermod -p '*' {user}` lets keys open it"
+    try:
+        return make_host_key(notes) or write_config(program, notes, keys, environ)
+    except OSError as error:
+        return f"{error.filename or 'sshd'}: {error.strerror}"
+
+
+def is_locked(user: str, shadow: Path = SHADOW) -> bool:
+    """Whether sshd without PAM lets nobody in as this user, as far as it can be read."""
+    with suppress(OSError):
+        for line in shadow.read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == user:
+                return rest.startswith("!")
+    return False
+
+
+def make_host_key(notes: Path) -> str:
+    """Make the key of sshd, which outlives the container; return what is wrong, or ""."""
     key = notes / "ssh_host_ed25519_key"
-    if not key.exists():
-        make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
-        done = subprocess.run([*make, "-C", "kit", "-f", key], capture_output=True, text=True)
-        if done.returncode:
-            raise LaunchError(f"ssh-keygen: {done.stderr.strip()}", FAILURE)
+    if key.exists():
+        return ""
+    make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
+    done = subprocess.run([*make, "-C", "kit", "-f", key], capture_output=True, text=True)
+    return f"ssh-keygen: {done.stderr.strip()}" if done.returncode else ""
+
+
+def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Write the configuration of sshd; return what this version of it refuses, or ""."""
+    folder = runtime_folder()
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
     write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
     values = {"notes": notes, "folder": folder, "variables": set_variables(environ)}
     write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
-    return ""
+    test = [program, "-t", "-f", str(folder / "sshd_config")]
+    done = subprocess.run(test, capture_output=True, text=True)
+    said = done.stderr.strip().splitlines() or [f"`sshd -t` ends with {done.returncode}"]
+    return f"sshd refuses its configuration: {said[-1]}" if done.returncode else ""
 
 
 def host_key(notes: Path) -> str:
@@ -124,71 +148,3 @@ def connect() -> None:
     if not config.exists():
         raise LaunchError("the session has not begun yet, or has no key: see `kit logs`", FAILURE)
     os.execv(program, [program, "-i", "-e", "-f", str(config)])
-
-
-def free_port() -> int:
-    """Return a port of loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Jupyter:
-    """JupyterLab with a token, on loopback; it is started again if it ends."""
-
-    def __init__(self, notes: Path, home: Path, environ: Mapping[str, str]) -> None:
-        self._program = find_program("jupyter-lab")
-        self._home, self._log = home, notes / "jupyter.log"
-        self._port, self._token = free_port(), secrets.token_urlsafe(24)
-        self._environ = {**environ, "JUPYTER_TOKEN": self._token, "HOME": str(home)}
-        self._process: subprocess.Popen[bytes] | None = None
-        self.missing = "" if self._program else NO_JUPYTER
-
-    def keep(self) -> None:
-        """Start it, if it does not run; its token is in no command line."""
-        if self._program is None or (self._process and self._process.poll() is None):
-            return
-        if self._process:
-            say(f"JupyterLab has ended ({self._process.returncode}): see {self._log}", error=True)
-        options = ("--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1")
-        port = (f"--ServerApp.port={self._port}", "--ServerApp.port_retries=0")
-        root = f"--ServerApp.root_dir={self._home}"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [self._program, *options, *port, root],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environ,
-                preexec_fn=die_with_parent,
-            )
-        known = json.dumps({"port": self._port, "token": self._token})
-        write_private(runtime_folder() / "jupyter.json", known)
-
-    def connected(self) -> int:
-        """Return how many tabs are open, or whether a kernel computes, as its API tells."""
-        if self._process is None:
-            return 0
-        with suppress(OSError, ValueError, KeyError):
-            found = self._ask("/api/status")
-            kernels = self._ask("/api/kernels") if found["kernels"] else []
-            busy = any(each["execution_state"] == "busy" for each in kernels)
-            return max(int(found["connections"]), int(busy))
-        return 0
-
-    def _ask(self, path: str):  # type: ignore[no-untyped-def]
-        from urllib.request import Request, urlopen
-
-        request = Request(f"http://127.0.0.1:{self._port}{path}")
-        request.add_header("Authorization", f"token {self._token}")
-        with urlopen(request, timeout=5) as answer:
-            return json.load(answer)
-
-
-def tell_jupyter() -> None:
-    """Print the port and the token of JupyterLab, for `kit session jupyter`."""
-    known = runtime_folder() / "jupyter.json"
-    if not known.exists():
-        missing = find_program("jupyter-lab") is None
-        raise LaunchError(NO_JUPYTER if missing else "JupyterLab has not started yet", FAILURE)
-    sys.stdout.write(known.read_text() + "\n")

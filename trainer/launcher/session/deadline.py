@@ -20,14 +20,19 @@ class Deadline(NamedTuple):
     id: str  # Of the session, in the variables of all that runs in it.
     until: float
     over: bool = False
+    started: str = ""  # The text that differs from one start of the session to the next.
 
 
-def notes_of(home: Path) -> Path:
-    """Make the folder of kit's own files, which only the session's user can read."""
-    folder = home / NOTES
+def notes_of(home: Path, session: str) -> Path:
+    """Make the folder of kit's own files, which only the session's user can read.
+
+    Sessions may share a home, as on a file server.
+    """
+    folder = home / NOTES / session
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        for each in (folder.parent, folder):
+            each.chmod(0o700)
     except OSError as error:
         what = f"{folder}: {error.strerror}"
         raise LaunchError(f"{what}; the session's user must own its home", FAILURE) from error
@@ -38,32 +43,47 @@ def read_deadline(notes: Path) -> Deadline | None:
     """Read the end of the session; None without a readable file."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads((notes / "session.json").read_text())
-        return Deadline(str(found["id"]), float(found["until"]), bool(found["over"]))
+        started = str(found.get("started", ""))
+        return Deadline(str(found["id"]), float(found["until"]), bool(found["over"]), started)
     return None
 
 
 def write_deadline(notes: Path, deadline: Deadline) -> None:
-    """Write it; a reader finds the old file or the new one."""
-    handle, name = tempfile.mkstemp(dir=notes)
-    with os.fdopen(handle, "w") as file:
-        json.dump(deadline._asdict(), file)
-    Path(name).replace(notes / "session.json")
+    """Write it; a reader finds the old file or the new one. Raises LaunchError."""
+    file = notes / "session.json"
+    try:
+        notes.mkdir(mode=0o700, parents=True, exist_ok=True)  # Its user may have removed it.
+        handle, name = tempfile.mkstemp(dir=notes)
+        try:
+            with os.fdopen(handle, "w") as written:
+                json.dump(deadline._asdict(), written)
+            Path(name).replace(file)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        what = f"{file}: cannot be written: {error.strerror}"
+        raise LaunchError(f"{what}; make room in the session's home", FAILURE) from error
 
 
-def begin(notes: Path, seconds: int | None, now: float) -> Deadline:
-    """Return the end of a session that begins, `seconds` from now at most.
+def begin(notes: Path, started: str, seconds: int | None, now: float) -> Deadline:
+    """Return the end of a session that begins, `seconds` from now at most. Raises LaunchError.
 
     A container that starts again, as after a reboot, keeps the end of the one before, also one that
-    has passed meanwhile.
+    has passed meanwhile: it has the same `started`.
     """
     before = read_deadline(notes)
-    if before is not None and not before.over and (before.until or not seconds):
+    same = before is not None and before.started == started and not before.over
+    if before is not None and same and (before.until or not seconds):
         return before
-    deadline = Deadline(secrets.token_hex(8), now + seconds if seconds else 0.0)
+    until = now + seconds if seconds else 0.0
+    deadline = Deadline(secrets.token_hex(8), until, started=started)
     write_deadline(notes, deadline)
     return deadline
 
 
 def extended(deadline: Deadline, seconds: float, now: float) -> Deadline:
-    """Return a deadline that is `seconds` later."""
+    """Return a deadline that is `seconds` later; one that never comes stays so."""
+    if not deadline.until:
+        return deadline
     return deadline._replace(until=max(deadline.until, now) + seconds)

@@ -14,13 +14,11 @@ from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.output import emit, say
 from trainer.launcher.session.access import (
     SESSION,
-    Jupyter,
     connect,
     host_key,
     prepare_sshd,
     require_home,
     runtime_folder,
-    tell_jupyter,
 )
 from trainer.launcher.session.deadline import (
     Deadline,
@@ -30,8 +28,10 @@ from trainer.launcher.session.deadline import (
     read_deadline,
     write_deadline,
 )
+from trainer.launcher.session.jupyter import Jupyter, tell_jupyter
 from trainer.launcher.session.use import (
     PROC,
+    TERMINALS,
     Sight,
     connections,
     gpus_compute,
@@ -49,6 +49,8 @@ WARNINGS = (3600.0, 600.0)
 END_GRACE = 20.0
 # Seconds for the programs of a session between SIGTERM and its end.
 SIGNALLED = 128
+TIME, UNUSED = "its time is over", "nobody was connected and nothing computed for"
+# Why a session ends.
 
 
 class Warner:
@@ -71,12 +73,12 @@ class Holder:
     def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
         self._job, self._session, self._environ = job, session, environ
         self._home = Path(session.home)
-        self._notes = notes_of(self._home)
-        self._deadline = begin(self._notes, job.max_duration, time.time())
-        own = {**environ, SESSION: self._deadline.id, "HOME": session.home}
-        runtime_folder().mkdir(mode=0o700, exist_ok=True)
         self.user = require_home(self._home)
-        self._no_ssh = prepare_sshd(self._notes, session.keys, own)
+        self._notes = notes_of(self._home, job.name)
+        self._deadline = begin(self._notes, session.started, job.max_duration, time.time())
+        own = {**environ, SESSION: self._deadline.id, "HOME": session.home}
+        make_runtime_folder()
+        self._no_ssh = prepare_sshd(self._notes, session.keys, own, self.user)
         self._jupyter = Jupyter(self._notes, self._home, own)
         now = time.monotonic()
         self._sight = Sight(now, now, processor=processor_seconds())
@@ -93,7 +95,8 @@ class Holder:
         """Look at the session once; return why it ends, or ""."""
         self._jupyter.keep()
         self._deadline = read_deadline(self._notes) or self._deadline
-        connected = connections() + self._jupyter.connected()
+        idle = self._job.idle or float("inf")
+        connected = connections(idle) + self._jupyter.connected()
         now = time.monotonic()
         spent, computes = processor_seconds(), gpus_compute()
         self._sight = look(self._sight, now, connected, computes, spent)
@@ -108,10 +111,9 @@ class Holder:
         """Return for each reason to end in how many seconds it holds, if nothing changes."""
         ends = {}
         if self._deadline.until:
-            ends["its time is over"] = self._deadline.until - clock
+            ends[TIME] = self._deadline.until - clock
         if self._job.idle:
-            unused = f"nobody was connected and nothing computed for {duration(self._job.idle)}"
-            ends[unused] = self._sight.used + self._job.idle - now
+            ends[f"{UNUSED} {duration(self._job.idle)}"] = self._sight.used + self._job.idle - now
         return ends
 
     def _warn(self, ends: Mapping[str, float]) -> None:
@@ -120,6 +122,8 @@ class Holder:
             if not self._warner.due(why, left):
                 continue
             more = f"`kit session extend {self._job.name} --hours 4` gives it more"
+            if why != TIME:
+                more = "a connection keeps it, or work on its GPUs"
             text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
             say(text)
             write_to_terminals(f"kit: {text}")
@@ -147,12 +151,32 @@ class Holder:
         return f"for {duration(self._deadline.until - clock)} still"
 
     def end(self, why: str) -> None:
-        """Note that it has ended, and let its programs end."""
-        write_deadline(self._notes, self._deadline._replace(over=True))
+        """Let its programs end, and note that it has ended."""
         say(f"session {self._job.name} ends: {why}; its home stays")
         write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
         notify(self._environ, "ended", f"session {self._job.name} has ended: {why}")
         end_programs(self._deadline.id, END_GRACE)
+        try:
+            write_deadline(self._notes, self._deadline._replace(over=True))
+        except LaunchError as error:  # It has ended all the same.
+            say(f"warning: {error}", error=True)
+
+    def leave(self) -> None:
+        """Let its programs end; the session goes on where its container starts again."""
+        say("was asked to end")
+        end_programs(self._deadline.id, min(END_GRACE, self._job.stop_grace_period / 2))
+
+
+def make_runtime_folder() -> None:
+    """Make the folder of what a session keeps while its container runs; raises LaunchError."""
+    folder = runtime_folder()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        what = f"{folder}: {error.strerror}"
+        raise LaunchError(
+            f"{what}; a session needs a folder for temporary files", FAILURE
+        ) from error
 
 
 def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
@@ -170,7 +194,7 @@ def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> 
     holder.begin()
     while not (why := holder.step()):
         if stopped.wait(WATCH_EVERY):
-            say("was asked to end")
+            holder.leave()
             return SIGNALLED + came[0]
     holder.end(why)
     return 0
@@ -200,7 +224,7 @@ def end_programs(session: str, grace: float) -> None:
 def write_to_terminals(text: str) -> None:
     """Write a line on the terminals of this container, as wall(1) does."""
     with suppress(OSError):
-        for terminal in Path("/dev/pts").iterdir():
+        for terminal in TERMINALS.iterdir():
             if terminal.name.isdigit():
                 with suppress(OSError):
                     handle = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
@@ -219,17 +243,18 @@ def duration(seconds: float) -> str:
 
 
 def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
-    """Change the end of the session in this container, and print what it is like; LaunchError."""
+    """Maybe change the end of the session in this container, and tell what it is; LaunchError."""
     job = read_job(Settings(os.environ).job)
     if job.session is None:
         raise LaunchError(f"{job.name} is no session")
     home = Path(job.session.home)
-    notes = notes_of(home)
-    deadline = read_deadline(notes)
-    if deadline is None or deadline.over:
+    notes = notes_of(home, job.name)
+    before = read_deadline(notes)
+    if before is None or before.over:
         raise LaunchError("the session has not begun yet, or has ended", FAILURE)
-    deadline = change(deadline, time.time())
-    write_deadline(notes, deadline)
+    deadline = change(before, time.time())
+    if deadline != before:
+        write_deadline(notes, deadline)
     known = {"until": deadline.until, "user": require_home(home), "host_key": host_key(notes)}
     sys.stdout.write(json.dumps(known) + "\n")
 
@@ -244,8 +269,7 @@ def session_command() -> None:
     elif words[:1] == ["extend"]:
         seconds = float(words[1])
         change_end(lambda deadline, now: extended(deadline, seconds, now))
-    elif words[:1] == ["renew"]:
-        seconds = float(words[1])
-        change_end(lambda deadline, now: deadline._replace(until=now + seconds if seconds else 0.0))
+    elif words == ["about"]:
+        change_end(lambda deadline, _: deadline)
     else:
         raise LaunchError(f"session {' '.join(words)}: unknown")

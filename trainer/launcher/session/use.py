@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -9,25 +10,37 @@ from typing import NamedTuple
 from trainer.launcher.container import CGROUP, visible_devices
 
 PROC = Path("/proc")
+TERMINALS = Path("/dev/pts")
 BUSY_CORES = 0.2
 # Cores in use on the mean; editors and shells that wait use less.
 
 
-def connections(proc: Path = PROC) -> int:
+def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> int:
     """Count what was started in this container from outside: `docker exec` leaves it no parent.
 
-    An SSH connection is one, and a `kit shell`. The container's first process has no parent either,
-    and kernel threads, which have no command line.
+    An SSH connection is one, and a `kit shell` on whose terminal somebody has typed in the last
+    `idle` seconds: nobody ends one whose client was lost. The container's first process has no
+    parent either, and kernel threads, which have no command line.
     """
     found = 0
     for entry in proc.iterdir():
         if not entry.name.isdigit() or entry.name in {"1", str(os.getpid())}:
             continue
         with suppress(OSError, IndexError):
-            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            found += parent == "0" and len(words) > 1 and b"health" not in words
+            if fields[1] == "0" and len(words) > 1 and b"health" not in words:
+                found += typed(terminals, int(fields[4])) < idle
     return found
+
+
+def typed(terminals: Path, device: int) -> float:
+    """Return how many seconds ago somebody has typed on a terminal; 0 if nothing tells."""
+    # proc(5), tty_nr: the minor number is in bits 31 to 20 and 7 to 0.
+    number = device & 0xFF | device >> 12 & 0xFFF00
+    with suppress(OSError):
+        return time.time() - (terminals / str(number)).stat().st_atime if device else 0.0
+    return 0.0
 
 
 def gpus_compute() -> bool | None:

@@ -68,8 +68,9 @@ def test_an_agent_may_start_again_after_a_long_fetch(tmp_path: Path) -> None:
         world.serve()
         began = time.monotonic()
         agent = world.agent("cache", url=f"http://127.0.0.1:{slow.port}")
-        # Several times what its start takes here, and always less than the fetch.
-        patience = int(4 + 4 * (time.monotonic() - began))
+        # Many times what its start takes here, as others may take the processors then; the fetch
+        # takes longer.
+        patience = int(15 + 6 * (time.monotonic() - began))
         slow.rate = 6 * 2**20 // (3 * patience)
         task = world.local.agent(
             "pc1",

@@ -189,12 +189,6 @@ def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> 
     fast, slow = found["auto"][-1]["batch"]
     # Twice as fast, except for work that does not depend on the samples.
     assert fast / slow == pytest.approx(2, abs=0.5)
-    # Each way's best epoch: another process may slow any of them.
-    speed = {
-        balance: max(epoch["images_per_second"] for epoch in epochs[1:])
-        for balance, epochs in found.items()
-    }
-    assert speed["auto"] > 1.15 * speed["even"]
     assert distance(result(tmp_path / "even.json"), result(tmp_path / "auto.json")) < 1e-3
     assert "batch: 6" in task.text
 

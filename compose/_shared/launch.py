@@ -8,7 +8,7 @@ of the built-in training is elastic/agent.py.
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
     python3 launch.py health        the container's health check: are the GPUs still there?
-    python3 launch.py session …     in the container of a session: connect, jupyter, extend, renew
+    python3 launch.py session …     in the container of a session: about, connect, jupyter, extend
     python3 launch.py notify KIND MESSAGE
                                     let the coordinator notify people
 
@@ -55,8 +55,9 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 # launcher/tensorflow.py, launcher/last_failure.py, launcher/limits.py, launcher/host_agent.py,
 # launcher/agent.py, launcher/run.py, launcher/tell.py, launcher/session/__init__.py,
 # launcher/session/deadline.py, launcher/session/use.py, launcher/session/access.py,
-# launcher/session/hold.py, launcher/start.py, launcher/receivers.py, launcher/webhook.py,
-# launcher/sender.py, launcher/courier.py, launcher/coordinator.py, launcher/main.py.
+# launcher/session/jupyter.py, launcher/session/hold.py, launcher/start.py, launcher/receivers.py,
+# launcher/webhook.py, launcher/sender.py, launcher/courier.py, launcher/coordinator.py,
+# launcher/main.py.
 
 import asyncio
 import base64
@@ -251,6 +252,8 @@ MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has
 class LaunchError(Exception):
     """A foreseeable error; `kind` is a class of failed events."""
 
+    known = False  # Whether the rendezvous has told it, so that all know of it.
+
     def __init__(
         self,
         message: str,
@@ -330,6 +333,7 @@ class Interactive(NamedTuple):
 
     home: str
     keys: tuple[str, ...] = ()
+    started: str = ""  # It differs from one start of the session to the next.
 
 
 class Job(NamedTuple):
@@ -440,7 +444,7 @@ def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
         raise LaunchError(f"{path}: session: home: must be an absolute path")
     if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
         raise LaunchError(f"{path}: session: keys: must be a list of public keys")
-    return Interactive(home, tuple(keys))
+    return Interactive(home, tuple(keys), str(section.get("started", "")))
 
 
 def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
@@ -1651,7 +1655,9 @@ class Notices:
     def ended(self, report: Report) -> None:
         """Tell that the job ends by itself, before it has come to its end."""
         what = f"the job has reached its `{report.ends}`: its GPUs are free"
-        self.tell(Notice("ended", f"ended-{report.ends}-{report.generation}", what))
+        # Before the first group, the agent tells one run from another.
+        at = report.generation or report.agent
+        self.tell(Notice("ended", f"ended-{report.ends}-{at}", what))
 
     def failed(self, report: Report, halt: Halt) -> None:
         """Tell that the job ends by a failure of a host."""
@@ -3444,7 +3450,9 @@ def ask_what_has_failed(settings: Settings) -> None:
     with suppress(OSError, ValueError):
         order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:
-        raise error_of(order.halt, settings.host)
+        error = error_of(order.halt, settings.host)
+        error.known = True
+        raise error
     if failure := order.failure:
         emit("failed", **error_of(failure, "").values())
         say(f"the round before has failed: {failure.host}: {failure.message}")
@@ -3615,6 +3623,8 @@ class Asking(threading.Thread):
                 order = ask(self._settings, self._report())
                 self._watch.learn(order)
             if limit := self._watch.reached(order):
+                with suppress(OSError, ValueError):  # Without a rendezvous, nobody is notified.
+                    ask(self._settings, replace(self._report(), ends=limit))
                 self._end_process(limit)
                 return
             most = self._watch.job.max_duration
@@ -4185,14 +4195,19 @@ class Deadline(NamedTuple):
     id: str  # Of the session, in the variables of all that runs in it.
     until: float
     over: bool = False
+    started: str = ""  # The text that differs from one start of the session to the next.
 
 
-def notes_of(home: Path) -> Path:
-    """Make the folder of kit's own files, which only the session's user can read."""
-    folder = home / NOTES
+def notes_of(home: Path, session: str) -> Path:
+    """Make the folder of kit's own files, which only the session's user can read.
+
+    Sessions may share a home, as on a file server.
+    """
+    folder = home / NOTES / session
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        for each in (folder.parent, folder):
+            each.chmod(0o700)
     except OSError as error:
         what = f"{folder}: {error.strerror}"
         raise LaunchError(f"{what}; the session's user must own its home", FAILURE) from error
@@ -4203,34 +4218,49 @@ def read_deadline(notes: Path) -> Deadline | None:
     """Read the end of the session; None without a readable file."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads((notes / "session.json").read_text())
-        return Deadline(str(found["id"]), float(found["until"]), bool(found["over"]))
+        started = str(found.get("started", ""))
+        return Deadline(str(found["id"]), float(found["until"]), bool(found["over"]), started)
     return None
 
 
 def write_deadline(notes: Path, deadline: Deadline) -> None:
-    """Write it; a reader finds the old file or the new one."""
-    handle, name = tempfile.mkstemp(dir=notes)
-    with os.fdopen(handle, "w") as file:
-        json.dump(deadline._asdict(), file)
-    Path(name).replace(notes / "session.json")
+    """Write it; a reader finds the old file or the new one. Raises LaunchError."""
+    file = notes / "session.json"
+    try:
+        notes.mkdir(mode=0o700, parents=True, exist_ok=True)  # Its user may have removed it.
+        handle, name = tempfile.mkstemp(dir=notes)
+        try:
+            with os.fdopen(handle, "w") as written:
+                json.dump(deadline._asdict(), written)
+            Path(name).replace(file)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        what = f"{file}: cannot be written: {error.strerror}"
+        raise LaunchError(f"{what}; make room in the session's home", FAILURE) from error
 
 
-def begin(notes: Path, seconds: int | None, now: float) -> Deadline:
-    """Return the end of a session that begins, `seconds` from now at most.
+def begin(notes: Path, started: str, seconds: int | None, now: float) -> Deadline:
+    """Return the end of a session that begins, `seconds` from now at most. Raises LaunchError.
 
     A container that starts again, as after a reboot, keeps the end of the one before, also one that
-    has passed meanwhile.
+    has passed meanwhile: it has the same `started`.
     """
     before = read_deadline(notes)
-    if before is not None and not before.over and (before.until or not seconds):
+    same = before is not None and before.started == started and not before.over
+    if before is not None and same and (before.until or not seconds):
         return before
-    deadline = Deadline(secrets.token_hex(8), now + seconds if seconds else 0.0)
+    until = now + seconds if seconds else 0.0
+    deadline = Deadline(secrets.token_hex(8), until, started=started)
     write_deadline(notes, deadline)
     return deadline
 
 
 def extended(deadline: Deadline, seconds: float, now: float) -> Deadline:
-    """Return a deadline that is `seconds` later."""
+    """Return a deadline that is `seconds` later; one that never comes stays so."""
+    if not deadline.until:
+        return deadline
     return deadline._replace(until=max(deadline.until, now) + seconds)
 
 
@@ -4238,25 +4268,37 @@ def extended(deadline: Deadline, seconds: float, now: float) -> Deadline:
 # Whether somebody uses a session: connections from outside, and its GPUs or processors.
 
 PROC = Path("/proc")
+TERMINALS = Path("/dev/pts")
 BUSY_CORES = 0.2
 # Cores in use on the mean; editors and shells that wait use less.
 
 
-def connections(proc: Path = PROC) -> int:
+def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> int:
     """Count what was started in this container from outside: `docker exec` leaves it no parent.
 
-    An SSH connection is one, and a `kit shell`. The container's first process has no parent either,
-    and kernel threads, which have no command line.
+    An SSH connection is one, and a `kit shell` on whose terminal somebody has typed in the last
+    `idle` seconds: nobody ends one whose client was lost. The container's first process has no
+    parent either, and kernel threads, which have no command line.
     """
     found = 0
     for entry in proc.iterdir():
         if not entry.name.isdigit() or entry.name in {"1", str(os.getpid())}:
             continue
         with suppress(OSError, IndexError):
-            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            found += parent == "0" and len(words) > 1 and b"health" not in words
+            if fields[1] == "0" and len(words) > 1 and b"health" not in words:
+                found += typed(terminals, int(fields[4])) < idle
     return found
+
+
+def typed(terminals: Path, device: int) -> float:
+    """Return how many seconds ago somebody has typed on a terminal; 0 if nothing tells."""
+    # proc(5), tty_nr: the minor number is in bits 31 to 20 and 7 to 0.
+    number = device & 0xFF | device >> 12 & 0xFFF00
+    with suppress(OSError):
+        return time.time() - (terminals / str(number)).stat().st_atime if device else 0.0
+    return 0.0
 
 
 def gpus_compute() -> bool | None:
@@ -4307,18 +4349,17 @@ def look(before: Sight, now: float, connected: int, computes: bool | None, spent
 
 
 # -------- launcher/session/access.py
-# The ways into a session: sshd for one connection at a time, and JupyterLab on loopback.
+# The way into a session by SSH: sshd for one connection at a time.
 #
-# Neither can be reached from the network: `kit session` starts sshd by `docker exec`, and leads a
-# port to JupyterLab by the same way.
+# Nothing of it can be reached from the network: `kit session` starts sshd by `docker exec`.
 
 SESSION = "KIT_SESSION"
 # The variable with the id of the session, of all that runs in it.
+SHADOW = Path("/etc/shadow")
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 OWN = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "TERM", "_"})
 # Variables that belong to a login.
 NO_SSHD = "its image has no sshd: `RUN apt-get update && apt-get install -y openssh-server` adds it"
-NO_JUPYTER = "its image has no JupyterLab: `RUN pip install jupyterlab` adds it"
 SSHD_CONFIG = """\
 # Written by kit's launcher for a session.
 HostKey {notes}/ssh_host_ed25519_key
@@ -4332,6 +4373,9 @@ UsePAM no
 PrintMotd no
 PidFile none
 LogLevel ERROR
+# A laptop that sleeps is no connection after two minutes.
+ClientAliveInterval 30
+ClientAliveCountMax 4
 AcceptEnv LANG LC_*
 Subsystem sftp internal-sftp
 {variables}
@@ -4379,25 +4423,53 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Write the files of sshd; return why it cannot be used, or "". Raises LaunchError."""
-    folder = runtime_folder()
+def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str], user: str) -> str:
+    """Write the files of sshd; return why it cannot be used, or ""."""
+    program = find_program("sshd")
     if not keys:
         return "`session: {keys: […]}` names no key"
-    if not find_program("sshd"):
+    if program is None:
         return NO_SSHD
+    if is_locked(user):
+        return f"{user} is locked in its image: `RUN usermod -p '*' {user}` lets keys open it"
+    try:
+        return make_host_key(notes) or write_config(program, notes, keys, environ)
+    except OSError as error:
+        return f"{error.filename or 'sshd'}: {error.strerror}"
+
+
+def is_locked(user: str, shadow: Path = SHADOW) -> bool:
+    """Whether sshd without PAM lets nobody in as this user, as far as it can be read."""
+    with suppress(OSError):
+        for line in shadow.read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == user:
+                return rest.startswith("!")
+    return False
+
+
+def make_host_key(notes: Path) -> str:
+    """Make the key of sshd, which outlives the container; return what is wrong, or ""."""
     key = notes / "ssh_host_ed25519_key"
-    if not key.exists():
-        make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
-        done = subprocess.run([*make, "-C", "kit", "-f", key], capture_output=True, text=True)
-        if done.returncode:
-            raise LaunchError(f"ssh-keygen: {done.stderr.strip()}", FAILURE)
+    if key.exists():
+        return ""
+    make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
+    done = subprocess.run([*make, "-C", "kit", "-f", key], capture_output=True, text=True)
+    return f"ssh-keygen: {done.stderr.strip()}" if done.returncode else ""
+
+
+def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Write the configuration of sshd; return what this version of it refuses, or ""."""
+    folder = runtime_folder()
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
     write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
     values = {"notes": notes, "folder": folder, "variables": set_variables(environ)}
     write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
-    return ""
+    test = [program, "-t", "-f", str(folder / "sshd_config")]
+    done = subprocess.run(test, capture_output=True, text=True)
+    said = done.stderr.strip().splitlines() or [f"`sshd -t` ends with {done.returncode}"]
+    return f"sshd refuses its configuration: {said[-1]}" if done.returncode else ""
 
 
 def host_key(notes: Path) -> str:
@@ -4417,6 +4489,14 @@ def connect() -> None:
     os.execv(program, [program, "-i", "-e", "-f", str(config)])
 
 
+# -------- launcher/session/jupyter.py
+# JupyterLab of a session, on loopback: `kit session jupyter` brings its port by `docker exec`.
+
+NO_JUPYTER = "its image has no JupyterLab: `RUN pip install jupyterlab` adds it"
+AGAIN = 60.0
+# Seconds from one start to the next, if it ends at once.
+
+
 def free_port() -> int:
     """Return a port of loopback that nothing listens on."""
     with socket.socket() as probe:
@@ -4433,47 +4513,75 @@ class Jupyter:
         self._port, self._token = free_port(), secrets.token_urlsafe(24)
         self._environ = {**environ, "JUPYTER_TOKEN": self._token, "HOME": str(home)}
         self._process: subprocess.Popen[bytes] | None = None
+        self._again, self._said = float("-inf"), ""
         self.missing = "" if self._program else NO_JUPYTER
 
     def keep(self) -> None:
-        """Start it, if it does not run; its token is in no command line."""
-        if self._program is None or (self._process and self._process.poll() is None):
+        """Start it, if it does not run and was not started a moment ago."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self._tell(f"JupyterLab has ended ({self._process.returncode}): see {self._log}")
+            self._process = None
+        now = time.monotonic()
+        if self._program is None or now < self._again:
             return
-        if self._process:
-            say(f"JupyterLab has ended ({self._process.returncode}): see {self._log}", error=True)
+        self._again = now + AGAIN
+        try:
+            self._process = self._start(self._program)
+            self.missing = ""
+        except OSError as error:
+            what = f"{error.filename or self._program}: {error.strerror}"
+            self.missing = f"it cannot be started: {what}"
+            self._tell(f"JupyterLab cannot be started: {what}")
+
+    def _tell(self, what: str) -> None:
+        if what != self._said:
+            self._said = what
+            say(what, error=True)
+
+    def _start(self, program: str) -> "subprocess.Popen[bytes]":
+        """Start it; its token is in no command line."""
         options = ("--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1")
         port = (f"--ServerApp.port={self._port}", "--ServerApp.port_retries=0")
         root = f"--ServerApp.root_dir={self._home}"
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        known = json.dumps({"port": self._port, "token": self._token})
+        write_private(runtime_folder() / "jupyter.json", known)
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [self._program, *options, *port, root],
+            return subprocess.Popen(
+                [program, *options, *port, root],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self._environ,
                 preexec_fn=die_with_parent,
             )
-        known = json.dumps({"port": self._port, "token": self._token})
-        write_private(runtime_folder() / "jupyter.json", known)
 
     def connected(self) -> int:
         """Return how many tabs are open, or whether a kernel computes, as its API tells."""
         if self._process is None:
             return 0
-        with suppress(OSError, ValueError, KeyError):
+        from http.client import HTTPException
+
+        with suppress(OSError, HTTPException, ValueError, KeyError, TypeError):
             found = self._ask("/api/status")
             kernels = self._ask("/api/kernels") if found["kernels"] else []
             busy = any(each["execution_state"] == "busy" for each in kernels)
             return max(int(found["connections"]), int(busy))
         return 0
 
-    def _ask(self, path: str):  # type: ignore[no-untyped-def]
-        from urllib.request import Request, urlopen
+    def _ask(self, path: str) -> Any:
+        # urllib would ask a proxy of the environment, and show it the token.
+        from http.client import HTTPConnection
 
-        request = Request(f"http://127.0.0.1:{self._port}{path}")
-        request.add_header("Authorization", f"token {self._token}")
-        with urlopen(request, timeout=5) as answer:
-            return json.load(answer)
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=5)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"token {self._token}"})
+            answer = connection.getresponse()
+            return json.load(answer) if answer.status == 200 else {}
+        finally:
+            connection.close()
 
 
 def tell_jupyter() -> None:
@@ -4496,6 +4604,8 @@ WARNINGS = (3600.0, 600.0)
 END_GRACE = 20.0
 # Seconds for the programs of a session between SIGTERM and its end.
 SIGNALLED = 128
+TIME, UNUSED = "its time is over", "nobody was connected and nothing computed for"
+# Why a session ends.
 
 
 class Warner:
@@ -4518,12 +4628,12 @@ class Holder:
     def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
         self._job, self._session, self._environ = job, session, environ
         self._home = Path(session.home)
-        self._notes = notes_of(self._home)
-        self._deadline = begin(self._notes, job.max_duration, time.time())
-        own = {**environ, SESSION: self._deadline.id, "HOME": session.home}
-        runtime_folder().mkdir(mode=0o700, exist_ok=True)
         self.user = require_home(self._home)
-        self._no_ssh = prepare_sshd(self._notes, session.keys, own)
+        self._notes = notes_of(self._home, job.name)
+        self._deadline = begin(self._notes, session.started, job.max_duration, time.time())
+        own = {**environ, SESSION: self._deadline.id, "HOME": session.home}
+        make_runtime_folder()
+        self._no_ssh = prepare_sshd(self._notes, session.keys, own, self.user)
         self._jupyter = Jupyter(self._notes, self._home, own)
         now = time.monotonic()
         self._sight = Sight(now, now, processor=processor_seconds())
@@ -4540,7 +4650,8 @@ class Holder:
         """Look at the session once; return why it ends, or ""."""
         self._jupyter.keep()
         self._deadline = read_deadline(self._notes) or self._deadline
-        connected = connections() + self._jupyter.connected()
+        idle = self._job.idle or float("inf")
+        connected = connections(idle) + self._jupyter.connected()
         now = time.monotonic()
         spent, computes = processor_seconds(), gpus_compute()
         self._sight = look(self._sight, now, connected, computes, spent)
@@ -4555,10 +4666,9 @@ class Holder:
         """Return for each reason to end in how many seconds it holds, if nothing changes."""
         ends = {}
         if self._deadline.until:
-            ends["its time is over"] = self._deadline.until - clock
+            ends[TIME] = self._deadline.until - clock
         if self._job.idle:
-            unused = f"nobody was connected and nothing computed for {duration(self._job.idle)}"
-            ends[unused] = self._sight.used + self._job.idle - now
+            ends[f"{UNUSED} {duration(self._job.idle)}"] = self._sight.used + self._job.idle - now
         return ends
 
     def _warn(self, ends: Mapping[str, float]) -> None:
@@ -4567,6 +4677,8 @@ class Holder:
             if not self._warner.due(why, left):
                 continue
             more = f"`kit session extend {self._job.name} --hours 4` gives it more"
+            if why != TIME:
+                more = "a connection keeps it, or work on its GPUs"
             text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
             say(text)
             write_to_terminals(f"kit: {text}")
@@ -4594,12 +4706,32 @@ class Holder:
         return f"for {duration(self._deadline.until - clock)} still"
 
     def end(self, why: str) -> None:
-        """Note that it has ended, and let its programs end."""
-        write_deadline(self._notes, self._deadline._replace(over=True))
+        """Let its programs end, and note that it has ended."""
         say(f"session {self._job.name} ends: {why}; its home stays")
         write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
         notify(self._environ, "ended", f"session {self._job.name} has ended: {why}")
         end_programs(self._deadline.id, END_GRACE)
+        try:
+            write_deadline(self._notes, self._deadline._replace(over=True))
+        except LaunchError as error:  # It has ended all the same.
+            say(f"warning: {error}", error=True)
+
+    def leave(self) -> None:
+        """Let its programs end; the session goes on where its container starts again."""
+        say("was asked to end")
+        end_programs(self._deadline.id, min(END_GRACE, self._job.stop_grace_period / 2))
+
+
+def make_runtime_folder() -> None:
+    """Make the folder of what a session keeps while its container runs; raises LaunchError."""
+    folder = runtime_folder()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        what = f"{folder}: {error.strerror}"
+        raise LaunchError(
+            f"{what}; a session needs a folder for temporary files", FAILURE
+        ) from error
 
 
 def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> int:
@@ -4617,7 +4749,7 @@ def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> 
     holder.begin()
     while not (why := holder.step()):
         if stopped.wait(WATCH_EVERY):
-            say("was asked to end")
+            holder.leave()
             return SIGNALLED + came[0]
     holder.end(why)
     return 0
@@ -4647,7 +4779,7 @@ def end_programs(session: str, grace: float) -> None:
 def write_to_terminals(text: str) -> None:
     """Write a line on the terminals of this container, as wall(1) does."""
     with suppress(OSError):
-        for terminal in Path("/dev/pts").iterdir():
+        for terminal in TERMINALS.iterdir():
             if terminal.name.isdigit():
                 with suppress(OSError):
                     handle = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
@@ -4666,17 +4798,18 @@ def duration(seconds: float) -> str:
 
 
 def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
-    """Change the end of the session in this container, and print what it is like; LaunchError."""
+    """Maybe change the end of the session in this container, and tell what it is; LaunchError."""
     job = read_job(Settings(os.environ).job)
     if job.session is None:
         raise LaunchError(f"{job.name} is no session")
     home = Path(job.session.home)
-    notes = notes_of(home)
-    deadline = read_deadline(notes)
-    if deadline is None or deadline.over:
+    notes = notes_of(home, job.name)
+    before = read_deadline(notes)
+    if before is None or before.over:
         raise LaunchError("the session has not begun yet, or has ended", FAILURE)
-    deadline = change(deadline, time.time())
-    write_deadline(notes, deadline)
+    deadline = change(before, time.time())
+    if deadline != before:
+        write_deadline(notes, deadline)
     known = {"until": deadline.until, "user": require_home(home), "host_key": host_key(notes)}
     sys.stdout.write(json.dumps(known) + "\n")
 
@@ -4691,9 +4824,8 @@ def session_command() -> None:
     elif words[:1] == ["extend"]:
         seconds = float(words[1])
         change_end(lambda deadline, now: extended(deadline, seconds, now))
-    elif words[:1] == ["renew"]:
-        seconds = float(words[1])
-        change_end(lambda deadline, now: deadline._replace(until=now + seconds if seconds else 0.0))
+    elif words == ["about"]:
+        change_end(lambda deadline, _: deadline)
     else:
         raise LaunchError(f"session {' '.join(words)}: unknown")
 
@@ -4760,7 +4892,7 @@ def train() -> int:
     try:
         return check_and_begin()
     except LaunchError as error:
-        if error.kind != "rendezvous":  # Nobody else knows of it.
+        if error.kind != "rendezvous" and not error.known:  # Nobody else knows of it.
             line = str(error).splitlines()[0]
             notify(os.environ, "failed", line, error.exit_code or error.code)
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from kit.values import Say
 
 HERE = "127.0.0.1"
 BLOCK = 2**16
+POLL = 0.05
+"""Seconds between two looks whether ssh listens."""
 TERMINATED = 2.0
 """Seconds for a command to end on SIGTERM."""
 RELAY = Path(relay.__file__).read_text(encoding="utf-8")
@@ -120,7 +123,10 @@ def tunnel(host: Host, local: int, address: str, port: int, ready: Callable[[], 
     )
     assert process.stderr is not None
     try:
-        ready()
+        while process.poll() is None and not _listens(local):
+            time.sleep(POLL)
+        if process.poll() is None:
+            ready()
         said = process.stderr.read().decode(errors="replace").strip()
         process.wait()
     finally:
@@ -128,6 +134,11 @@ def tunnel(host: Host, local: int, address: str, port: int, ready: Callable[[], 
         process.wait()
         process.stderr.close()
     raise KitError(f"{host.name}: the connection ended: {said or 'ssh gave no reason'}")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HERE, port)) == 0
 
 
 def _require_free(port: int) -> None:

@@ -431,7 +431,7 @@ LIMITS = {
     "group": 850,
     "launcher": 3470,
     "launcher/keeper": 940,
-    "launcher/session": 500,
+    "launcher/session": 620,
     "record": 560,
     "serve": 3760,
     "store": 110,

@@ -14,6 +14,7 @@ from kit.commands import deploy, job_file
 from kit.errors import InputError, KitError
 from kit.paths import Paths
 from kit.plan.free import choose
+from kit.runtime.endings import EndedError
 from kit.runtime.history import Deployment, current_user
 from kit.runtime.status import UNREACHED, HostStatus, JobStatus, State
 from kit.runtime.target import Target
@@ -198,6 +199,20 @@ def test_a_run_that_cannot_start_leaves_a_file_only_if_something_runs(
     monkeypatch.setattr(job_file, "target_for", lambda *_: there)
     assert project.kit("run", "--", "train.py").status == 1
     assert (project.folder / "jobs" / "train.yaml").exists() == bool(there.status())
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_a_run_that_ends_during_its_deploy_has_the_status_of_its_script(
+    project: Project, started: list[str], monkeypatch: pytest.MonkeyPatch, removes: bool
+) -> None:
+    def end(*_: object, **__: object) -> None:
+        raise EndedError("train does not come up", "correct the script", 3)
+
+    monkeypatch.setattr(job_file, "run_job", end)
+    monkeypatch.setattr(job_file, "target_for", lambda *_: There(None))
+    result = project.kit("run", *(["--rm"] if removes else []), "--", "train.py")
+    assert (result.status, "correct the script" in result.err) == (3, True)
+    assert (project.folder / "jobs" / "train.yaml").exists() != removes
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from kit.paths import Paths, identity
 from kit.plan.free import choose, free_gpus
 from kit.project import load_lowered, lowered_of
 from kit.rendered import render_lowered
+from kit.runtime.endings import EndedError
 from kit.runtime.status import ENDED, JobStatus, unreached
 from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
@@ -145,8 +146,13 @@ def start_written(
     """
     try:
         return run_job(paths, job, engine, follows=follows)
-    except KitError as error:
-        if isinstance(error, InputError) or not _may_run(_target(paths, engine), job):
+    except EndedError:
+        raise
+    except InputError:
+        undo()
+        raise
+    except KitError:
+        if not _may_run(_target(paths, engine), job):
             undo()
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,6 +91,19 @@ def test_the_files_are_those_of_a_job_by_hand(project: Project, started: list[st
     # Another run has its own GPUs at its disposal.
     project.kit("run", "--detach", "--image", "other", "--", "train.py")
     assert "image: other" in (project.folder / "jobs" / "train.yaml").read_text()
+
+
+def test_a_pool_without_jobs(project: Project, started: list[str]) -> None:
+    shutil.rmtree(project.folder / "jobs")
+    (project.folder / "inventory.yaml").write_text(f"{INVENTORY}hots: {{}}\n")
+    assert project.kit("run", "--image", "r:1", "--", "train.py").status == 2
+    assert not (project.folder / "jobs").exists()
+    project.write(None, {})
+    shutil.rmtree(project.folder / "jobs")
+    stored = INVENTORY.replace("[manager]", "[manager, storage]")
+    (project.folder / "inventory.yaml").write_text(f'{stored}data: {{image: "trainer:1"}}\n')
+    result = project.kit("run", "--detach", "--image", "r:1", "--", "train.py")
+    assert (result.status, started) == (0, ["train"])
 
 
 def test_a_module_and_a_script_of_the_image(project: Project, started: list[str]) -> None:

@@ -17,7 +17,7 @@ from kit.jobs import Job
 from kit.model import JobHosts
 from kit.paths import Paths, identity
 from kit.plan.free import choose, free_gpus
-from kit.project import load_lowered, lowered_of
+from kit.project import load_lowered, load_project, lowered_of
 from kit.rendered import render_lowered
 from kit.runtime.endings import EndedError
 from kit.runtime.status import ENDED, JobStatus, unreached
@@ -29,6 +29,24 @@ from kit.values import WrongValueError, dns_label
 def head_of(command: str) -> str:
     """Return the first line of the files that a command writes."""
     return f"# Written by `{command}`, which writes it anew. Without this line it is yours.\n"
+
+
+def open_project(paths: Paths) -> Project:
+    """Read the project, to which a job will be added; make its folder of jobs if there is none.
+
+    Raises:
+        ProblemsError: Mistakes in the files, with their lines.
+    """
+    folder = paths.jobs_folder()
+    made = paths.inventory.is_file() and not folder.exists()
+    if made:
+        folder.mkdir()
+    try:
+        return load_project(paths)
+    except KitError:
+        if made:
+            folder.rmdir()
+        raise
 
 
 def file_of(paths: Paths, job: str, command: str) -> Path:

@@ -15,6 +15,7 @@ from kit.commands.job_file import (
     free_hosts,
     head_of,
     image_of,
+    open_project,
     remove,
     start_written,
     write_job,
@@ -26,7 +27,6 @@ from kit.config.flow import flow
 from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.paths import Paths
-from kit.project import load_project
 from kit.runtime.endings import EndedError
 from kit.runtime.status import JobStatus, State
 from kit.targets.lowered import Lowered
@@ -88,7 +88,7 @@ def command(
     if removes and detach:
         raise InputError("--rm removes the job at its end", "leave out --detach or --rm")
     wanted = Wanted(name, hosts, gpus, image, code)
-    project = load_project(paths)
+    project = open_project(paths)
     job = wanted.name or _name_of(command)
     file = file_of(paths, job, COMMAND)
     text = _text(paths, project, wanted, job, command)

@@ -18,6 +18,7 @@ from kit.commands.job_file import (
     free_hosts,
     head_of,
     image_of,
+    open_project,
     start_written,
     write_job,
     written,
@@ -28,7 +29,6 @@ from kit.commands.targets import with_engine
 from kit.config.flow import flow
 from kit.errors import InputError, KitError
 from kit.paths import Paths, identity
-from kit.project import load_project
 from kit.runtime.history import current_user
 from kit.runtime.status import ENDED, JobStatus, SessionStatus
 from kit.runtime.target import Target
@@ -87,7 +87,7 @@ def start(
     It writes jobs/NAME.yaml, renders, deploys, and writes an entry for ssh. `kit session stop` ends
     it, and frees its GPUs; its time and `--idle` end it too. Its home stays on its host.
     """
-    project = load_project(paths)
+    project = open_project(paths)
     session = name or label_of(current_user().partition("@")[0]) or "session"
     file = file_of(paths, session, COMMAND)
     if host is not None and host not in {each.name for each in project.inventory.hosts}:

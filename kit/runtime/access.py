@@ -51,7 +51,7 @@ def chosen_host(
     status = known[job]
     if status.state in ENDED:
         what = f"{job} has ended ({status.state}): nothing of it runs"
-        raise KitError(what, f"`kit logs {job}` has its lines, `kit deploy {job}` starts it")
+        raise KitError(what, f"`kit deploy {job}` starts it again")
     if rank is not None:
         return _of_rank(status, rank)
     hosts = {each.host: each for each in status.hosts}

@@ -36,7 +36,7 @@ def test_the_default_is_the_host_of_rank_0_as_the_ranks_are_now() -> None:
         ([job(pc1=(0,))], "own", None, 1, InputError, "its ranks are 0 to 0"),
         ([job(pc1=())], "own", None, 0, InputError, "no rank has reported itself"),
         ([job(pc1=None)], "own", "pc1", None, KitError, "own does not run on pc1 now"),
-        ([job(State.COMPLETED, pc1=(0,))], "own", None, None, KitError, "`kit logs own`"),
+        ([job(State.COMPLETED, pc1=(0,))], "own", None, None, KitError, "`kit deploy own`"),
     ],
 )
 def test_refusals(

@@ -429,7 +429,7 @@ LIMITS = {
     "custom": 630,
     "elastic": 920,
     "group": 850,
-    "launcher": 3470,
+    "launcher": 3520,
     "launcher/keeper": 940,
     "launcher/session": 620,
     "record": 560,

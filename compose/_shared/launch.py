@@ -1480,6 +1480,7 @@ class Order:
     ran: float = field(default=0.0, compare=False)
     idle: float = field(default=0.0, compare=False)
     told: tuple[str, ...] = ()  # The ids of the notices that were sent.
+    fault: str = ""  # Why somebody is not notified.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:
@@ -1610,6 +1611,7 @@ class Notices:
     send: Callable[[Notice], None] | None = None
     clock: Callable[[], float] = lambda: 0.0
     told: tuple[str, ...] = ()  # The ids of those that were sent, the newest last.
+    fault: str = ""  # Why somebody gets nothing, as was found last.
     _known: dict[str, None] = field(default_factory=dict)  # The ids of all that were found.
     _failures: dict[str, float] = field(default_factory=dict)  # Times of the last, by message.
 
@@ -2236,9 +2238,9 @@ class Server:
 
     def _tell(self, answer: str = "") -> None:
         """Send new orders, and the present one to the host that has just reported."""
-        told = self._decisions.notices.told
+        notices = self._decisions.notices
         for agent, present in self._decisions.orders().items():
-            order = replace(present, told=told) if told else present
+            order = replace(present, told=notices.told, fault=notices.fault)
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):
@@ -3668,6 +3670,7 @@ class HostAgent(ABC):
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
         self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
+        self._fault = ""  # Why somebody was not notified.
         self._signal = 0
         self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
         self.limit = ""  # The key of the job by which it ends.
@@ -3821,7 +3824,9 @@ class HostAgent(ABC):
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
             order, self._heard = decode(Order, line), time.monotonic()
-            self._told, order = order.told, replace(order, told=())
+            self._told = order.told
+            self._warn(order.fault)
+            order = replace(order, told=(), fault="")
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
@@ -3830,6 +3835,12 @@ class HostAgent(ABC):
             if order != self._order:
                 self._order, self._newest = order, max(self._newest, order.generation)
                 self._obey(order)
+
+    def _warn(self, fault: str) -> None:
+        """Say why somebody was not notified: people look here, not into the coordinator's lines."""
+        if fault and fault != self._fault:
+            self._fault = fault
+            say(f"warning: {fault}", error=True)
 
     def _report(self) -> None:
         if self._connection:
@@ -5035,13 +5046,15 @@ def read_wanted(text: str) -> Wanted:
     raise LaunchError("KIT_NOTIFY must be the JSON that kit render writes")
 
 
-def read_receivers(wanted: Wanted, environ: Mapping[str, str]) -> Iterator[Receiver]:
-    """Yield the receivers that can be used; a line tells why another one can not."""
+def read_receivers(
+    wanted: Wanted, environ: Mapping[str, str], warn: Callable[[str], None]
+) -> Iterator[Receiver]:
+    """Yield the receivers that can be used; warn of another one with the reason."""
     for number, each in enumerate(wanted.receivers, 1):
         try:
             yield read_receiver(each, environ)
         except LaunchError as error:
-            say(f"receiver {number} of notify gets nothing: {error}", error=True)
+            warn(f"receiver {number} of notify gets nothing: {error}")
 
 
 def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Receiver:
@@ -5238,7 +5251,8 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
 # The process that sends notifications: a thread for each receiver, beside the coordinator.
 #
 # It reads notices from its standard input, a socket, and writes the id of each that it has sent, or
-# given up, to the same. It ends with that connection. So a receiver that hangs delays nothing else.
+# given up, to the same, and why somebody gets nothing. It ends with that connection. So a receiver
+# that hangs delays nothing else.
 
 GIVEN_UP = 600.0  # Seconds after which a notification is not tried again.
 MOST_WAITING = 100  # Number of notifications that wait for a receiver; then the oldest is dropped.
@@ -5260,9 +5274,14 @@ def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
 class Delivery:
     """Sends to one receiver, one notification after the other."""
 
-    def __init__(self, receiver: Receiver, settle: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        settle: Callable[[Mapping[str, Any]], None],
+        warn: Callable[[str], None],
+    ) -> None:
         """`settle` is called with each body that was sent, or given up."""
-        self.receiver, self._settle = receiver, settle
+        self.receiver, self._settle, self._warn = receiver, settle, warn
         self._waiting: deque[Mapping[str, Any]] = deque()
         self._change = threading.Condition()
         name = f"notify {receiver.shown}"
@@ -5301,7 +5320,7 @@ class Delivery:
         self._settle(body)
 
     def _give_up(self, body: Mapping[str, Any], fault: str) -> None:
-        say(f"{self.receiver.shown} is not notified of {body['kind']}: it {fault}", error=True)
+        self._warn(f"{self.receiver.shown} is not notified of {body['kind']}: it {fault}")
         self._settle(body)
 
 
@@ -5313,8 +5332,8 @@ class Sender:
         self._left: dict[str, int] = {}  # Receivers that have not settled a notice, by its id.
         self._names: dict[str, str] = {}  # The notices' own ids, by those of their bodies.
         self._lock = threading.Lock()
-        found = read_receivers(wanted, os.environ)
-        self._deliveries = [Delivery(each, self._settle) for each in found]
+        found = read_receivers(wanted, os.environ, self._warn)
+        self._deliveries = [Delivery(each, self._settle, self._warn) for each in found]
         for each in self._deliveries:
             kinds = ", ".join(sorted(each.receiver.kinds))
             say(f"notifies {each.receiver.shown} of {kinds}")
@@ -5345,9 +5364,17 @@ class Sender:
             if self._left[name]:
                 return
             del self._left[name]
-            line = json.dumps(self._names.pop(name)).encode() + b"\n"
-            with suppress(OSError):  # The coordinator has ended, and so will this process.
-                self._connection.sendall(line)
+            self._write(self._names.pop(name))
+
+    def _warn(self, fault: str) -> None:
+        """Say that somebody gets nothing, also to the hosts of the job: people read their lines."""
+        say(fault, error=True)
+        with self._lock:
+            self._write({"fault": fault})
+
+    def _write(self, content: object) -> None:
+        with suppress(OSError):  # The coordinator has ended, and so will this process.
+            self._connection.sendall(json.dumps(content).encode() + b"\n")
 
 
 def send_notices() -> None:
@@ -5384,13 +5411,17 @@ class Courier:
     def send(self, notice: Notice) -> None:
         """Hand over a notice."""
         if len(self._left) >= MOST_LEFT:
-            say(f"too many notifications wait: nobody is notified of {notice.kind}", error=True)
+            self._warn(f"too many notifications wait: nobody is notified of {notice.kind}")
             return
         if not self._wanted:
-            say(f"nobody is notified of {notice.kind}: see above", error=True)
+            self._warn(f"nobody is notified of {notice.kind}: the process that notifies has ended")
             return
         self._left[notice.id] = {"time": round(time.time(), 3), **asdict(notice)}
         self._write(self._left[notice.id])
+
+    def _warn(self, fault: str) -> None:
+        say(fault, error=True)
+        self._notices.fault = fault
 
     def busy(self) -> bool:
         """Whether notices are being sent."""
@@ -5442,12 +5473,15 @@ class Courier:
         self._left.clear()
 
     async def _take(self, reader: asyncio.StreamReader) -> None:
-        """Take note of what was sent or given up, until the process has ended."""
-        with suppress(OSError, ValueError):
+        """Take note of what was sent or given up, and why, until the process has ended."""
+        with suppress(OSError, ValueError, KeyError):
             while line := await reader.readline():
-                name = str(json.loads(line))
-                self._left.pop(name, None)
-                self._notices.note_sent(name)
+                content = json.loads(line)
+                if isinstance(content, dict):
+                    self._notices.fault = str(content["fault"])
+                    continue
+                self._left.pop(str(content), None)
+                self._notices.note_sent(str(content))
 
 
 # -------- launcher/coordinator.py

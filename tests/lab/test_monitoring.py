@@ -6,6 +6,7 @@ exporter. Debian has no Grafana: a page of its dashboards stands for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -21,6 +22,7 @@ import pytest
 
 from docs.generate import dashboards
 from tests.conftest import Docker
+from tests.lab import settings
 from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.lab.images import root_file_system
 from tests.lab.operator import Operator, make_operator
@@ -111,6 +113,12 @@ def feed(lab: Lab, node: str, command: str, content: bytes) -> str:
     return done.stdout.decode()
 
 
+def push_collector(lab: Lab) -> None:
+    collector = root_file_system(lab.settings, "logs", lab.settings.suite, ["syslog-ng-core"])
+    image = f"{STAND_IN}-logs"
+    feed(lab, "n1", f"docker import - {image} && docker push -q {image}", collector.read_bytes())
+
+
 @pytest.fixture
 def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
     """An operator of a Swarm whose engines show their metrics."""
@@ -129,9 +137,7 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
         image = f"{STAND_IN}-{name}"
         build = f"DOCKER_BUILDKIT=0 docker build -q -f Dockerfile.{name} -t {image} ."
         feed(lab, "n1", f"cd /tmp/monitoring && {build} && docker push -q {image}", b"")
-    collector = root_file_system(lab.settings, "logs", lab.settings.suite, ["syslog-ng-core"])
-    image = f"{STAND_IN}-logs"
-    feed(lab, "n1", f"docker import - {image} && docker push -q {image}", collector.read_bytes())
+    push_collector(lab)
     try:
         yield made
     finally:
@@ -175,6 +181,11 @@ def test_prometheus_finds_jobs_and_lines_outlive_containers(operator: Operator, 
         assert f"http://127.0.0.1:{port}/ is grafana on n1" in said
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/job.json", timeout=60) as page:
             assert "panels" in json.load(page)
+    stop_and_read(operator, lab)
+
+
+def stop_and_read(operator: Operator, lab: Lab) -> None:
+    """The lines of a stopped job are there, and the events among them say how it ended."""
     operator.kit("stop", "digits")
     for node in NODES[:2]:
         of_job = ("--filter", "name=train-digits")
@@ -190,3 +201,33 @@ def test_prometheus_finds_jobs_and_lines_outlive_containers(operator: Operator, 
     assert (outcome["state"], outcome["exit_status"]) == ("stopped", 143)
     assert outcome["step"] > 0
     assert "1 deployment in the history" in operator.kit("logs", "digits", "--run", "2", status=2)
+
+
+@pytest.fixture
+def collected(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    """An operator of Compose, whose hosts run the collector as the page says: by hand."""
+    made = make_operator(lab, project, docker, "compose")
+    job = JOB.replace(IMAGE, settings.STAND_IN)
+    tree = made.write({"digits": job}, ("engine: compose\n", f"engine: compose\n{MONITORING}"))
+    push_collector(lab)
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(tree, "tree")
+    compose = "cd /tmp/tree/hosts/{0} && docker compose -f monitoring.compose.yaml"
+    for node in NODES:
+        feed(lab, node, "tar -x -C /tmp", packed.getvalue())
+        lab.ssh(node, f"{compose.format(node)} up --detach --wait log-collector")
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(AssertionError):
+            made.kit("stop")
+        for node in NODES:
+            lab.ssh(node, f"{compose.format(node)} down --volumes; rm -r /tmp/tree")
+
+
+def test_lines_outlive_containers_under_compose(collected: Operator, lab: Lab) -> None:
+    """Compose removes containers itself, and its names and its history are others than Swarm's."""
+    collected.kit("deploy", "digits", "--detach")
+    wait_for(collected.trains, "a checkpoint")
+    stop_and_read(collected, lab)

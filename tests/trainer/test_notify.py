@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -300,6 +300,13 @@ def sender(folder: Path, *receivers: dict[str, Any], **environ: str) -> Iterator
 NOTICE = Notice("failed", "failed-n1-7", "boom", ("n1",), 1)
 
 
+def settled(lines: IO[str]) -> str:
+    """The id of the next notice that was sent or given up; faults are told between them."""
+    while isinstance(content := json.loads(lines.readline()), dict):
+        assert content["fault"]
+    return str(content)
+
+
 def test_each_receiver_gets_a_notification_once_whatever_the_others_do(tmp_path: Path) -> None:
     with (
         hook(500, (503, {}), 200) as poor,
@@ -320,9 +327,9 @@ def test_each_receiver_gets_a_notification_once_whatever_the_others_do(tmp_path:
         secrets["MAIL_URL"] = "nothing-that-is-known://word@example.com"
         with sender(tmp_path, *receivers, **secrets) as (send, lines, log):
             send(NOTICE)
-            assert json.loads(lines.readline()) == NOTICE.id
+            assert settled(lines) == NOTICE.id
             send(Notice("completed", "completed-7", "done"))
-            assert json.loads(lines.readline()) == "completed-7"
+            assert settled(lines) == "completed-7"
     assert poor.kinds == ["failed", "failed", "failed", "completed"]
     assert strict.kinds == ["failed", "completed"]
     assert good.kinds == ["failed"]
@@ -365,7 +372,7 @@ def test_a_receiver_that_hangs_delays_no_other_and_drops_the_oldest(tmp_path: Pa
                     wait_until(lambda: len(good.posted) > number, "all at the other one")  # noqa: B023
             wait_until(lambda: len(good.posted) == 105, "all at the other one")
             # One is being sent, 100 wait.
-            assert [json.loads(lines.readline()) for _ in range(4)] == [
+            assert [settled(lines) for _ in range(4)] == [
                 f"host_lost-{number}" for number in range(1, 5)
             ]
     assert log.read_text().count("it has 100 others to take") == 4
@@ -463,7 +470,13 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         lab = Lab(local, [{"url": good.url, "key": "HOOK_KEY"}])
         lab.notify = lab.notify.replace('"key": "HOOK_KEY"', '"key": "NO_KEY"')
         rendezvous = lab.serve()
-        rendezvous.expect("receiver 1 of notify gets nothing: the secret /run/secrets/NO_KEY")
+        fault = "receiver 1 of notify gets nothing: the secret /run/secrets/NO_KEY"
+        rendezvous.expect(fault)
+        # People look at the lines of hosts.
+        task = lab.host("n1", "1:1")
+        task.expect(f"warning: {fault}")
+        task.process.send_signal(signal.SIGTERM)
+        assert task.wait() == 128 + signal.SIGTERM
         rendezvous.end()
         lab.notify = wanted({"url": good.url})
         rendezvous = lab.serve()

@@ -201,6 +201,7 @@ class Order:
     ran: float = field(default=0.0, compare=False)
     idle: float = field(default=0.0, compare=False)
     told: tuple[str, ...] = ()  # The ids of the notices that were sent.
+    fault: str = ""  # Why somebody is not notified.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:

@@ -25,6 +25,7 @@ class Notices:
     send: Callable[[Notice], None] | None = None
     clock: Callable[[], float] = lambda: 0.0
     told: tuple[str, ...] = ()  # The ids of those that were sent, the newest last.
+    fault: str = ""  # Why somebody gets nothing, as was found last.
     _known: dict[str, None] = field(default_factory=dict)  # The ids of all that were found.
     _failures: dict[str, float] = field(default_factory=dict)  # Times of the last, by message.
 

@@ -111,9 +111,9 @@ class Server:
 
     def _tell(self, answer: str = "") -> None:
         """Send new orders, and the present one to the host that has just reported."""
-        told = self._decisions.notices.told
+        notices = self._decisions.notices
         for agent, present in self._decisions.orders().items():
-            order = replace(present, told=told) if told else present
+            order = replace(present, told=notices.told, fault=notices.fault)
             if agent == answer or order != self._sent.get(agent):
                 self._sent[agent] = order
                 if writer := self._writers.get(agent):

@@ -38,13 +38,17 @@ class Courier:
     def send(self, notice: Notice) -> None:
         """Hand over a notice."""
         if len(self._left) >= MOST_LEFT:
-            say(f"too many notifications wait: nobody is notified of {notice.kind}", error=True)
+            self._warn(f"too many notifications wait: nobody is notified of {notice.kind}")
             return
         if not self._wanted:
-            say(f"nobody is notified of {notice.kind}: see above", error=True)
+            self._warn(f"nobody is notified of {notice.kind}: the process that notifies has ended")
             return
         self._left[notice.id] = {"time": round(time.time(), 3), **asdict(notice)}
         self._write(self._left[notice.id])
+
+    def _warn(self, fault: str) -> None:
+        say(fault, error=True)
+        self._notices.fault = fault
 
     def busy(self) -> bool:
         """Whether notices are being sent."""
@@ -96,9 +100,12 @@ class Courier:
         self._left.clear()
 
     async def _take(self, reader: asyncio.StreamReader) -> None:
-        """Take note of what was sent or given up, until the process has ended."""
-        with suppress(OSError, ValueError):
+        """Take note of what was sent or given up, and why, until the process has ended."""
+        with suppress(OSError, ValueError, KeyError):
             while line := await reader.readline():
-                name = str(json.loads(line))
-                self._left.pop(name, None)
-                self._notices.note_sent(name)
+                content = json.loads(line)
+                if isinstance(content, dict):
+                    self._notices.fault = str(content["fault"])
+                    continue
+                self._left.pop(str(content), None)
+                self._notices.note_sent(str(content))

@@ -52,6 +52,7 @@ class HostAgent(ABC):
         self._unanswered = False  # Whether people know that nobody answers.
         self._newest = 0  # The newest generation that an order has named.
         self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
+        self._fault = ""  # Why somebody was not notified.
         self._signal = 0
         self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
         self.limit = ""  # The key of the job by which it ends.
@@ -205,7 +206,9 @@ class HostAgent(ABC):
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
             order, self._heard = decode(Order, line), time.monotonic()
-            self._told, order = order.told, replace(order, told=())
+            self._told = order.told
+            self._warn(order.fault)
+            order = replace(order, told=(), fault="")
             if self._unanswered:
                 self._unanswered = False
                 say(f"{self.coordinator} is back")
@@ -214,6 +217,12 @@ class HostAgent(ABC):
             if order != self._order:
                 self._order, self._newest = order, max(self._newest, order.generation)
                 self._obey(order)
+
+    def _warn(self, fault: str) -> None:
+        """Say why somebody was not notified: people look here, not into the coordinator's lines."""
+        if fault and fault != self._fault:
+            self._fault = fault
+            say(f"warning: {fault}", error=True)
 
     def _report(self) -> None:
         if self._connection:

@@ -5,7 +5,7 @@ import binascii
 import importlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,13 +46,15 @@ def read_wanted(text: str) -> Wanted:
     raise LaunchError("KIT_NOTIFY must be the JSON that kit render writes")
 
 
-def read_receivers(wanted: Wanted, environ: Mapping[str, str]) -> Iterator[Receiver]:
-    """Yield the receivers that can be used; a line tells why another one can not."""
+def read_receivers(
+    wanted: Wanted, environ: Mapping[str, str], warn: Callable[[str], None]
+) -> Iterator[Receiver]:
+    """Yield the receivers that can be used; warn of another one with the reason."""
     for number, each in enumerate(wanted.receivers, 1):
         try:
             yield read_receiver(each, environ)
         except LaunchError as error:
-            say(f"receiver {number} of notify gets nothing: {error}", error=True)
+            warn(f"receiver {number} of notify gets nothing: {error}")
 
 
 def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Receiver:

@@ -1,7 +1,8 @@
 """The process that sends notifications: a thread for each receiver, beside the coordinator.
 
 It reads notices from its standard input, a socket, and writes the id of each that it has sent, or
-given up, to the same. It ends with that connection. So a receiver that hangs delays nothing else.
+given up, to the same, and why somebody gets nothing. It ends with that connection. So a receiver
+that hangs delays nothing else.
 """
 
 import json
@@ -39,9 +40,14 @@ def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
 class Delivery:
     """Sends to one receiver, one notification after the other."""
 
-    def __init__(self, receiver: Receiver, settle: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        settle: Callable[[Mapping[str, Any]], None],
+        warn: Callable[[str], None],
+    ) -> None:
         """`settle` is called with each body that was sent, or given up."""
-        self.receiver, self._settle = receiver, settle
+        self.receiver, self._settle, self._warn = receiver, settle, warn
         self._waiting: deque[Mapping[str, Any]] = deque()
         self._change = threading.Condition()
         name = f"notify {receiver.shown}"
@@ -80,7 +86,7 @@ class Delivery:
         self._settle(body)
 
     def _give_up(self, body: Mapping[str, Any], fault: str) -> None:
-        say(f"{self.receiver.shown} is not notified of {body['kind']}: it {fault}", error=True)
+        self._warn(f"{self.receiver.shown} is not notified of {body['kind']}: it {fault}")
         self._settle(body)
 
 
@@ -92,8 +98,8 @@ class Sender:
         self._left: dict[str, int] = {}  # Receivers that have not settled a notice, by its id.
         self._names: dict[str, str] = {}  # The notices' own ids, by those of their bodies.
         self._lock = threading.Lock()
-        found = read_receivers(wanted, os.environ)
-        self._deliveries = [Delivery(each, self._settle) for each in found]
+        found = read_receivers(wanted, os.environ, self._warn)
+        self._deliveries = [Delivery(each, self._settle, self._warn) for each in found]
         for each in self._deliveries:
             kinds = ", ".join(sorted(each.receiver.kinds))
             say(f"notifies {each.receiver.shown} of {kinds}")
@@ -124,9 +130,17 @@ class Sender:
             if self._left[name]:
                 return
             del self._left[name]
-            line = json.dumps(self._names.pop(name)).encode() + b"\n"
-            with suppress(OSError):  # The coordinator has ended, and so will this process.
-                self._connection.sendall(line)
+            self._write(self._names.pop(name))
+
+    def _warn(self, fault: str) -> None:
+        """Say that somebody gets nothing, also to the hosts of the job: people read their lines."""
+        say(fault, error=True)
+        with self._lock:
+            self._write({"fault": fault})
+
+    def _write(self, content: object) -> None:
+        with suppress(OSError):  # The coordinator has ended, and so will this process.
+            self._connection.sendall(json.dumps(content).encode() + b"\n")
 
 
 def send_notices() -> None:

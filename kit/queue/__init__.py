@@ -1,1 +1,0 @@
-"""The queue: which job has which GPUs of the pool now. `decide` is pure."""

@@ -79,7 +79,7 @@ def _send(variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
         late = []
         try:
             ours.sendall(json.dumps({**notice, "time": round(time.time(), 3)}).encode() + b"\n")
-            ours.recv(1)
+            _await_settled(ours)
         except TimeoutError:
             late = [f"not all receivers have taken it within {WAIT:.0f} s"]
         except OSError:
@@ -87,6 +87,14 @@ def _send(variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
         ours.shutdown(socket.SHUT_RDWR)
         out, err = process.communicate()
     return out.splitlines(), [*err.splitlines(), *late]
+
+
+def _await_settled(connection: socket.socket) -> None:
+    """Return when the notice was sent or given up; what goes wrong is told before, as an object."""
+    with connection.makefile("rb") as lines:
+        for line in lines:
+            if isinstance(json.loads(line), str):
+                return
 
 
 def _plain(line: str) -> str:

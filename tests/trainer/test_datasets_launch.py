@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from tests.trainer.datahosts import DataHosts, data_hosts, wire
-from tests.trainer.hosts import DEADLINE, wait_until, write_job
+from tests.trainer.datahosts import DataHosts, data_hosts
+from tests.trainer.hosts import DEADLINE, hosts, wait_until, write_job
 from trainer.datasets import store
+from trainer.datasets.agent import open_socket
 
 SCRIPT = """
 import json, os, pathlib, time
@@ -61,37 +64,52 @@ def test_a_script_finds_its_data_set_which_stays_until_it_ends(tmp_path: Path) -
         wait_until(lambda: again.get("DELETE", "/numbers/1")[0] == 200, "the use to end", 30)
 
 
+def part(**line: object) -> bytes:
+    """A line of an agent, as a chunk of HTTP."""
+    content = json.dumps({"name": "numbers", "version": 1, **line}).encode() + b"\n"
+    return b"%x\r\n%s\r\n" % (len(content), content)
+
+
 def test_an_agent_may_start_again_after_a_long_fetch(tmp_path: Path) -> None:
-    """The launcher counts silence from the agent's last word, not from its own first request."""
-    with data_hosts(tmp_path) as world, wire(world.server_port, rate=2**18) as slow:
-        world.add(6 * 2**20)
-        world.serve()
-        began = time.monotonic()
-        agent = world.agent("cache", url=f"http://127.0.0.1:{slow.port}")
-        # Many times what its start takes here, as others may take the processors then; the fetch
-        # takes longer.
-        patience = int(15 + 6 * (time.monotonic() - began))
-        slow.rate = 6 * 2**20 // (3 * patience)
-        task = world.local.agent(
+    """The launcher counts silence from the agent's last word, not from its own first request.
+
+    The agents are sockets of this test, since the start of a real one takes as long as it takes.
+    """
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    cache, patience = tmp_path / "cache", 1
+    data = cache / "numbers" / "1" / "data"
+    data.mkdir(parents=True)
+    (data.parent / "COMPLETE").touch()
+    with hosts(tmp_path) as local, ExitStack() as stack:
+        first = stack.enter_context(open_socket(cache))
+        task = local.agent(
             "pc1",
             write_script(tmp_path),
-            world.local.rendezvous(script=True),
+            "127.0.0.1:9",
             1,
             "1:1",
             KIT_DATA_SETS='[{"name": "numbers"}]',
-            KIT_DATA_SOCKET=agent.cache / "agent.sock",
+            KIT_DATA_SOCKET=cache / "agent.sock",
             KIT_RENDEZVOUS_TIMEOUT=str(patience),
         )
+        user = stack.enter_context(accepted(first))
+        asked = time.monotonic()
+        user.sendall(head)
+        while time.monotonic() - asked <= 2 * patience:
+            user.sendall(part(state="fetching", bytes=1, total=2, rate=0, peers=0))
+            time.sleep(0.1)
         task.expect("data set numbers@1: fetching")
-        time.sleep(patience + 1)
-        agent.task.process.kill()
-        agent.task.wait(30)
+        again = stack.enter_context(open_socket(cache))
+        user.close()
         task.expect("for the data agent at")
-        slow.rate = 0
-        world.agent("cache")
-        task.expect("found ['part 0.bin', 'part 1.bin', 'part 2.bin']")
-        (tmp_path / "end").touch()
-        assert task.wait() == 0, task.text
+        user = stack.enter_context(accepted(again))
+        user.sendall(head + part(state="ready", paths={"numbers": str(data)}, cache=str(cache)))
+        task.expect("launch pc1: has numbers")
+
+
+def accepted(listener: socket.socket) -> socket.socket:
+    listener.settimeout(DEADLINE)
+    return listener.accept()[0]
 
 
 def launched(world: DataHosts, **environ: str | Path) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import train as entry
 from trainer.contract.job import Train, TrainJob
-from trainer.core import session, setup, state
+from trainer.core import epoch, session, setup, state, watch
 from trainer.core.models import build_model
 from trainer.core.run import Run
 from trainer.data.samples import DataSet
@@ -25,6 +25,8 @@ WORLD = int(os.environ.get("FAULT_WORLD", "1"))
 parameters before would be gone with it."""
 SECONDS = float(os.environ.get("FAULT_SECONDS", "0.001"))
 """Seconds for a sample, on a rank with simulated work."""
+SIMULATED = "FAULT_SIMULATED" in os.environ
+"""Whether these seconds pass only on the clock by which the training measures its work."""
 
 
 def unlucky() -> bool:
@@ -57,6 +59,41 @@ def take_long() -> None:
         print("has computed for long", flush=True)
 
 
+class SimulatedTime:
+    """In place of the module `time`: only samples take time, however busy the machine is.
+
+    As with real work, an exchange ends on all ranks when the last one has come.
+    """
+
+    def __init__(self) -> None:
+        self.time = time.time
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def work(self, seconds: float) -> None:
+        self._now += seconds
+
+    def meet(self) -> None:
+        if distributed.is_initialized():
+            now = torch.tensor(self._now, dtype=torch.float64)
+            distributed.all_reduce(now, distributed.ReduceOp.MAX)
+            self._now = now.item()
+
+
+CLOCK = SimulatedTime()
+work = CLOCK.work if SIMULATED else time.sleep
+MARK = watch.Watch.mark
+
+
+def mark(own: watch.Watch, kind: str) -> None:
+    """Note the end of a kind of work, of which only an exchange waits for the other ranks."""
+    if kind == "communication":
+        CLOCK.meet()
+    MARK(own, kind)
+
+
 class Faulty(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -72,9 +109,9 @@ class Faulty(nn.Module):
             take_long()
         if due and FAULT == "half":
             # Like a GPU of half the speed: a time for each sample.
-            time.sleep(SECONDS * len(images))
+            work(SECONDS * len(images))
         if self.training and FAULT == "half":
-            time.sleep(SECONDS * len(images))
+            work(SECONDS * len(images))
         if due and FAULT == "silent":
             os.kill(os.getpid(), signal.SIGSTOP)
         if due and FAULT == "memory":
@@ -113,6 +150,9 @@ def goes_back(job: TrainJob, world: World, error: HaltError) -> bool:
     return GOES_BACK(job, world, error)
 
 
+if SIMULATED:
+    watch.time = epoch.time = CLOCK  # type: ignore[assignment, attr-defined]
+    watch.Watch.mark = mark  # type: ignore[assignment, method-assign]
 entry.goes_back = goes_back
 setup.build_model = build  # type: ignore[attr-defined]
 session.resume = resume  # type: ignore[attr-defined]

@@ -176,21 +176,25 @@ def test_a_loss_that_is_not_finite_ends_a_local_mode_together(tmp_path: Path) ->
 
 
 def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> None:
-    found = {}
+    """The ranks measure a simulated time, of which rank 1 needs twice as much for each sample."""
+    jobs = {
+        balance: write_job(tmp_path, name=balance, epochs=2, batch_size=48, balance=balance)
+        for balance in ("even", "auto")
+    }
+    more = {"FAULT": "half", "FAULT_SIMULATED": "1", "FAULT_SECONDS": "1"}
     with hosts(tmp_path) as local:
-        for balance in ("even", "auto"):
-            job = write_job(tmp_path, name=balance, epochs=4, batch_size=96, balance=balance)
-            # Seconds of a sample: long compared with its computation on a busy core.
-            more = {"FAULT": "half", "FAULT_SECONDS": "0.005", "FAULT_JOB": job}
-            task = launch(local, job, 2, FAULTY, **more)
+        tasks = [launch(local, job, 2, FAULTY, FAULT_JOB=job, **more) for job in jobs.values()]
+        for task in tasks:
             assert task.wait() == 0, task.text
-            found[balance] = metrics(tmp_path / balance)
-    assert found["even"][-1]["batch"] == [0.5, 0.5]
-    fast, slow = found["auto"][-1]["batch"]
-    # Twice as fast, except for work that does not depend on the samples.
-    assert fast / slow == pytest.approx(2, abs=0.5)
-    assert distance(result(tmp_path / "even.json"), result(tmp_path / "auto.json")) < 1e-3
-    assert "batch: 6" in task.text
+    # It is divided in the first epoch: in the second one, each step has the new shares.
+    even, auto = (metrics(tmp_path / balance)[-1] for balance in jobs)
+    assert even["batch"] == [0.5, 0.5]
+    assert auto["batch"] == pytest.approx([2 / 3, 1 / 3], abs=0.01)
+    assert "batch: 67/33 % by rank" in tasks[1].text
+    # A step lasts as long as a third of its samples on the slow rank, not half of them.
+    speeds = auto["images_per_second"], even["images_per_second"]
+    assert speeds[0] / speeds[1] == pytest.approx(1.5, rel=0.05)
+    assert distance(result(jobs["even"]), result(jobs["auto"])) < 1e-3
 
 
 def test_a_rank_that_is_silent_is_named(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_a_run_that_cannot_start_leaves_a_file_only_if_something_runs(
         raise KitError("pc2 cannot be reached")
 
     monkeypatch.setattr(job_file, "run_job", fail)
-    monkeypatch.setattr(job_file, "target_for", lambda *_: there)
+    monkeypatch.setattr(job_file, "target_of", lambda *_: there)
     assert project.kit("run", "--", "train.py").status == 1
     assert (project.folder / "jobs" / "train.yaml").exists() == bool(there.status())
 
@@ -223,7 +223,7 @@ def test_a_run_that_ends_during_its_deploy_has_the_status_of_its_script(
         raise EndedError("train does not come up", "correct the script", 3)
 
     monkeypatch.setattr(job_file, "run_job", end)
-    monkeypatch.setattr(job_file, "target_for", lambda *_: There(None))
+    monkeypatch.setattr(job_file, "target_of", lambda *_: There(None))
     result = project.kit("run", *(["--rm"] if removes else []), "--", "train.py")
     assert (result.status, "correct the script" in result.err) == (3, True)
     assert (project.folder / "jobs" / "train.yaml").exists() != removes
@@ -247,7 +247,7 @@ def test_a_job_is_removed_only_if_nothing_of_it_may_run(
     stopped: list[str],
     removed: bool,
 ) -> None:
-    monkeypatch.setattr(job_file, "target_for", lambda *_: there)
+    monkeypatch.setattr(job_file, "target_of", lambda *_: there)
     project.write(INVENTORY, {"train": COMMAND})
     file = project.folder / "jobs" / "train.yaml"
     refused = pytest.raises(KitError, match=r"cannot be reached|no answer")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kit.commands import deploy, job_file, session_access, stop
+from kit.commands import deploy, job_file, session, session_start, stop
 from kit.runtime.history import Deployment, current_user
 from kit.runtime.status import JobStatus, SessionStatus, State
 from kit.runtime.target import Known
@@ -175,8 +175,8 @@ class There:
 @pytest.fixture
 def there(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[[There], There]:
     def use(target: There) -> There:
-        for module in (job_file, session_access, stop):
-            monkeypatch.setattr(module, "target_for", lambda *_: target)
+        for module in (job_file, session, session_start, stop):
+            monkeypatch.setattr(module, "target_of", lambda *_: target)
         return target
 
     project.write(INVENTORY, {"anna": SESSION, "digits": f"{JOB}hosts: {{names: [pc1]}}\n"})

@@ -11,11 +11,11 @@ from functools import partial
 import click
 
 from kit.commands.options import with_paths
-from kit.commands.targets import target_for, with_engine
+from kit.commands.targets import target_of, with_engine
 from kit.errors import InputError
 from kit.hosts import forward
 from kit.hosts.environment import clean
-from kit.paths import Paths, identity
+from kit.paths import Paths
 from kit.project import load_lowered
 from kit.runtime.access import chosen_host
 from kit.runtime.target import Target
@@ -46,8 +46,7 @@ def command(
     only to its own host; the container needs python3. `kit forward grafana` leads to a service that
     kit runs; `kit forward grafana 8000:` chooses the port here.
     """
-    cluster, own = identity(paths)
-    target = target_for(engine or own, cluster, paths.tree(cluster))
+    target = target_of(paths, engine)
     known = target.known()
     if name in known or host is not None or rank is not None:
         return _to_container(target, name, port, host, rank)

@@ -10,12 +10,12 @@ import click
 
 from kit import files, tree
 from kit.commands.deploy import run_job
-from kit.commands.targets import target_for
+from kit.commands.targets import target_of
 from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.jobs import Job
 from kit.model import JobHosts
-from kit.paths import Paths, identity
+from kit.paths import Paths
 from kit.plan.free import choose, free_gpus
 from kit.project import load_lowered, load_project, lowered_of
 from kit.rendered import render_lowered
@@ -170,7 +170,7 @@ def start_written(
         undo()
         raise
     except KitError:
-        if not _may_run(_target(paths, engine), job):
+        if not _may_run(target_of(paths, engine), job):
             undo()
         raise
 
@@ -182,18 +182,13 @@ def _may_run(target: Target, job: str) -> bool:
     return True
 
 
-def _target(paths: Paths, engine: str | None) -> Target:
-    cluster, own = identity(paths)
-    return target_for(engine or own, cluster, paths.tree(cluster))
-
-
 def remove(paths: Paths, file: Path, engine: str | None) -> None:
     """Remove a job: its containers, its file, and its rendered files.
 
     Raises:
         KitError: It may still run on a host that cannot be reached. Its file stays.
     """
-    job, target = file.stem, _target(paths, engine)
+    job, target = file.stem, target_of(paths, engine)
     status = next((each for each in target.status() if each.job == job), None)
     if job in target.known():
         ended = status is not None and status.state in ENDED

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from kit.commands.options import with_paths
-from kit.commands.targets import target_for, with_engine
+from kit.commands.targets import target_of, with_engine
 from kit.errors import KitError
-from kit.paths import Paths, identity
+from kit.paths import Paths
 
 
 @click.command("release", short_help="Take back hosts that a training has left out.")
@@ -19,8 +19,7 @@ def command(paths: Paths, hosts: tuple[str, ...], engine: str | None) -> None:
 
     `kit status` shows these hosts, and why. Their failures no longer count.
     """
-    cluster, own = identity(paths)
-    target = target_for(engine or own, cluster, paths.tree(cluster))
+    target = target_of(paths, engine)
     left_out = [
         (status.job, host.host)
         for status in target.status()

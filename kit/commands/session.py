@@ -24,12 +24,11 @@ from kit.commands.session_access import (
     launcher,
     refuse_of_others,
     sessions_of,
-    target_of,
 )
 from kit.commands.session_start import COMMAND, HOUR, start
 from kit.commands.status import describe_session
 from kit.commands.tables import console, table
-from kit.commands.targets import with_engine
+from kit.commands.targets import target_of, with_engine
 from kit.errors import InputError
 from kit.hosts import forward
 from kit.hosts.environment import clean

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
 from kit.hosts.environment import clean
-from kit.paths import Paths, identity
+from kit.paths import Paths
 from kit.project import load_project
 from kit.runtime.access import Access
 from kit.runtime.history import current_user, newest
@@ -20,12 +19,6 @@ from kit.runtime.status import ENDED, JobStatus
 from kit.runtime.target import Target
 from kit.workload.training import MOUNTED_LAUNCHER
 from trainer.contract.words import nearest
-
-
-def target_of(paths: Paths, engine: str | None) -> Target:
-    """Return the target of the project's sessions."""
-    cluster, own = identity(paths)
-    return target_for(engine or own, cluster, paths.tree(cluster))
 
 
 def sessions_of(paths: Paths, statuses: Iterable[JobStatus]) -> set[str]:

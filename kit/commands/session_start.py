@@ -24,8 +24,8 @@ from kit.commands.job_file import (
     written,
 )
 from kit.commands.options import with_paths
-from kit.commands.session_access import access_of, ask, is_open, target_of
-from kit.commands.targets import with_engine
+from kit.commands.session_access import access_of, ask, is_open
+from kit.commands.targets import target_of, with_engine
 from kit.config.flow import flow
 from kit.errors import InputError, KitError
 from kit.paths import Paths, identity

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from kit.commands.options import with_paths
-from kit.commands.targets import target_for, with_engine
+from kit.commands.targets import target_of, with_engine
 from kit.errors import KitError
 from kit.hosts.environment import clean
-from kit.paths import Paths, identity
+from kit.paths import Paths
 from kit.runtime.access import chosen_host
 from trainer.contract.code import UNPACKED, WORKSPACE
 
@@ -51,8 +51,7 @@ def command(
     It has the container's user, GPUs, folders and variables; the exit status is that of the
     command. A server has the name of its stack, serve-NAME.
     """
-    cluster, own = identity(paths)
-    target = target_for(engine or own, cluster, paths.tree(cluster))
+    target = target_of(paths, engine)
     chosen = chosen_host(target.status(), job, host, rank)
     access = target.access(job, chosen.host)
     if access.folder is not None and not Path(access.folder).is_dir():

@@ -6,9 +6,9 @@ import click
 
 from kit.commands.options import with_paths
 from kit.commands.session_access import sessions_of
-from kit.commands.targets import target_for, with_engine
+from kit.commands.targets import target_of, with_engine
 from kit.commands.to_the_end import report
-from kit.paths import Paths, identity
+from kit.paths import Paths
 from kit.runtime.status import ENDED, State
 from kit.runtime.target import Target
 from kit.workload.types import Kind
@@ -30,8 +30,7 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
     Servers and sessions continue, unless you name them (a server is serve-NAME) or add --all. So do
     the data services; those of a Swarm end with `kit swarm down`.
     """
-    cluster, own = identity(paths)
-    target = target_for(engine or own, cluster, paths.tree(cluster))
+    target = target_of(paths, engine)
     deployed, sessions = _deployed(target), set[str]()
     if deployed and not (jobs or target.tied_to_terminal):
         sessions = sessions_of(paths, target.status()) & deployed.keys()

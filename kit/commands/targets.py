@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kit.model import EngineName
-from kit.paths import launcher_path
+from kit.paths import Paths, identity, launcher_path
 from kit.runtime.target import Target
 from kit.workload.types import Workload
 
@@ -30,6 +30,16 @@ def target_for(name: str, cluster: str, tree: Path, workloads: Sequence[Workload
         InputError: The tree, which lists the hosts, was not rendered.
     """
     return _TARGETS[EngineName(name)](cluster, tree, workloads)
+
+
+def target_of(paths: Paths, engine: str | None) -> Target:
+    """Return the target of a project: an `engine` that a person names, or the inventory's.
+
+    Raises:
+        InputError: There is no inventory, or its tree was not rendered.
+    """
+    cluster, own = identity(paths)
+    return target_for(engine or own, cluster, paths.tree(cluster))
 
 
 # Each imports on demand: imports took most of the time of `kit status`.

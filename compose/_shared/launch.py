@@ -3552,7 +3552,7 @@ def reason(key: str, job: Job) -> str:
     seconds = spoken(getattr(job, key) or 0)
     if key == "idle":
         return f"nothing was computed for {seconds} (`idle`)"
-    return f"{seconds} have passed since the first start (`max_duration`)"
+    return f"{seconds} passed since the first start (`max_duration`)"
 
 
 def tell_end(key: str, job: Job) -> None:
@@ -3562,11 +3562,11 @@ def tell_end(key: str, job: Job) -> None:
 
 
 def spoken(seconds: float) -> str:
-    """A time for people: 45 s, 30 min, 12 h, 1 h 30 min."""
+    """A time for people: 45 s, 90 min, 12 h, 2 h 5 min."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{max(seconds, 0.0):.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
-    if hours < 2:
+    if hours < 2 and minutes:
         hours, minutes = 0, minutes + 60 * hours
     words = [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes or not hours)
     return " ".join(words)
@@ -4367,13 +4367,14 @@ def look(before: Sight, now: float, connected: int, computes: bool | None, spent
 SESSION = "KIT_SESSION"
 # The variable with the id of the session, of all that runs in it.
 SHADOW = Path("/etc/shadow")
+HOST_KEY = "ssh_host_ed25519_key"
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 OWN = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "TERM", "_"})
 # Variables that belong to a login.
 NO_SSHD = "its image has no sshd: `RUN apt-get update && apt-get install -y openssh-server` adds it"
 SSHD_CONFIG = """\
 # Written by kit's launcher for a session.
-HostKey {notes}/ssh_host_ed25519_key
+HostKey {folder}/{key}
 AuthorizedKeysFile {folder}/authorized_keys
 PasswordAuthentication no
 KbdInteractiveAuthentication no
@@ -4461,7 +4462,7 @@ def is_locked(user: str, shadow: Path = SHADOW) -> bool:
 
 def make_host_key(notes: Path) -> str:
     """Make the key of sshd, which outlives the container; return what is wrong, or ""."""
-    key = notes / "ssh_host_ed25519_key"
+    key = notes / HOST_KEY
     if key.exists():
         return ""
     make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
@@ -4475,7 +4476,9 @@ def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mappin
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
     write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
-    values = {"notes": notes, "folder": folder, "variables": set_variables(environ)}
+    # A copy: a person who removes the home's notes still comes in.
+    write_private(folder / HOST_KEY, (notes / HOST_KEY).read_text())
+    values = {"folder": folder, "key": HOST_KEY, "variables": set_variables(environ)}
     write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
     test = [program, "-t", "-f", str(folder / "sshd_config")]
     done = subprocess.run(test, capture_output=True, text=True)
@@ -4486,7 +4489,7 @@ def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mappin
 def host_key(notes: Path) -> str:
     """Return the public key of sshd here, with its type; "" without sshd."""
     with suppress(OSError):
-        return " ".join((notes / "ssh_host_ed25519_key.pub").read_text().split()[:2])
+        return " ".join((notes / f"{HOST_KEY}.pub").read_text().split()[:2])
     return ""
 
 
@@ -4679,7 +4682,7 @@ class Holder:
         if self._deadline.until:
             ends[TIME] = self._deadline.until - clock
         if self._job.idle:
-            ends[f"{UNUSED} {duration(self._job.idle)}"] = self._sight.used + self._job.idle - now
+            ends[f"{UNUSED} {spoken(self._job.idle)}"] = self._sight.used + self._job.idle - now
         return ends
 
     def _warn(self, ends: Mapping[str, float]) -> None:
@@ -4690,7 +4693,7 @@ class Holder:
             more = f"`kit session extend {self._job.name} --hours 4` gives it more"
             if why != TIME:
                 more = "a connection keeps it, or work on its GPUs"
-            text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
+            text = f"session {self._job.name} ends in {spoken(left)}, as {why} then; {more}"
             say(text)
             write_to_terminals(f"kit: {text}")
             notify(self._environ, "session_ending", text)
@@ -4714,7 +4717,7 @@ class Holder:
     def _left(self, clock: float) -> str:
         if not self._deadline.until:
             return "without an end"
-        return f"for {duration(self._deadline.until - clock)} still"
+        return f"for {spoken(self._deadline.until - clock)} still"
 
     def end(self, why: str) -> None:
         """Let its programs end, and note that it has ended."""
@@ -4796,16 +4799,6 @@ def write_to_terminals(text: str) -> None:
                     handle = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
                     with os.fdopen(handle, "w") as screen:
                         screen.write(f"\r\n{text}\r\n")
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people: `2 h 5 min`, `10 min`, `45 s`."""
-    whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    if whole < 120:
-        return f"{whole} s"
-    words = (f"{hours} h" if hours else "", f"{minutes} min" if minutes else "")
-    return " ".join(filter(None, words))
 
 
 def change_end(change: Callable[[Deadline, float], Deadline]) -> None:

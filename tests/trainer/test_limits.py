@@ -316,7 +316,7 @@ def test_a_training_saves_and_ends_after_its_time(tmp_path: Path, local: Hosts) 
     assert ask_coordinator(endpoint).ends == "max_duration"
     for task in tasks.values():
         assert [(each.key, each.seconds) for each in task.of(Limit)] == [("max_duration", HOUR)]
-        assert "has ended: 60 min have passed since the first start" in task.text
+        assert "has ended: 1 h passed since the first start" in task.text
     [stopped] = [each for task in tasks.values() for each in task.of(Stopped)]
     assert stopped.checkpoint in complete_steps(tmp_path / "pc1")
     reader = told(tasks)

@@ -22,6 +22,7 @@ from tests.receiver import hook
 from tests.sandbox import DEADLINE
 from tests.trainer.hosts import wait_until, write_programs
 from trainer.launcher.errors import LaunchError
+from trainer.launcher.limits import spoken
 from trainer.launcher.session import access
 from trainer.launcher.session.access import is_locked, quoted, set_variables, write_config
 from trainer.launcher.session.deadline import (
@@ -31,7 +32,7 @@ from trainer.launcher.session.deadline import (
     read_deadline,
     write_deadline,
 )
-from trainer.launcher.session.hold import Warner, duration, make_runtime_folder
+from trainer.launcher.session.hold import Warner, make_runtime_folder
 from trainer.launcher.session.jupyter import Jupyter
 from trainer.launcher.session.use import Sight, connections, look
 
@@ -358,6 +359,7 @@ def test_an_image_in_which_ssh_cannot_work_is_told(
     assert locked == ["root", "anna"]
     assert not is_locked("root", tmp_path / "none")
     monkeypatch.setattr(access, "runtime_folder", lambda: tmp_path)
+    (tmp_path / "ssh_host_ed25519_key").write_text("a key")
     said = "echo 'Bad configuration option: SetEnv' >&2; exit 255"
     old = program(tmp_path / "bin", "sshd", f"#!/bin/sh\n{said}\n")
     refused = "sshd refuses its configuration: Bad configuration option: SetEnv"
@@ -375,4 +377,4 @@ def test_variables_of_logins() -> None:
     [(45, "45 s"), (600, "10 min"), (3600, "1 h"), (7500, "2 h 5 min"), (-3, "0 s")],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert spoken(seconds) == text

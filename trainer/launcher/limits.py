@@ -104,7 +104,7 @@ def reason(key: str, job: Job) -> str:
     seconds = spoken(getattr(job, key) or 0)
     if key == "idle":
         return f"nothing was computed for {seconds} (`idle`)"
-    return f"{seconds} have passed since the first start (`max_duration`)"
+    return f"{seconds} passed since the first start (`max_duration`)"
 
 
 def tell_end(key: str, job: Job) -> None:
@@ -114,11 +114,11 @@ def tell_end(key: str, job: Job) -> None:
 
 
 def spoken(seconds: float) -> str:
-    """A time for people: 45 s, 30 min, 12 h, 1 h 30 min."""
+    """A time for people: 45 s, 90 min, 12 h, 2 h 5 min."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{max(seconds, 0.0):.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
-    if hours < 2:
+    if hours < 2 and minutes:
         hours, minutes = 0, minutes + 60 * hours
     words = [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes or not hours)
     return " ".join(words)

@@ -17,13 +17,14 @@ from trainer.launcher.errors import FAILURE, LaunchError
 SESSION = "KIT_SESSION"
 # The variable with the id of the session, of all that runs in it.
 SHADOW = Path("/etc/shadow")
+HOST_KEY = "ssh_host_ed25519_key"
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 OWN = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "TERM", "_"})
 # Variables that belong to a login.
 NO_SSHD = "its image has no sshd: `RUN apt-get update && apt-get install -y openssh-server` adds it"
 SSHD_CONFIG = """\
 # Written by kit's launcher for a session.
-HostKey {notes}/ssh_host_ed25519_key
+HostKey {folder}/{key}
 AuthorizedKeysFile {folder}/authorized_keys
 PasswordAuthentication no
 KbdInteractiveAuthentication no
@@ -111,7 +112,7 @@ def is_locked(user: str, shadow: Path = SHADOW) -> bool:
 
 def make_host_key(notes: Path) -> str:
     """Make the key of sshd, which outlives the container; return what is wrong, or ""."""
-    key = notes / "ssh_host_ed25519_key"
+    key = notes / HOST_KEY
     if key.exists():
         return ""
     make = (find_program("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "")
@@ -125,7 +126,9 @@ def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mappin
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
     write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
-    values = {"notes": notes, "folder": folder, "variables": set_variables(environ)}
+    # A copy: a person who removes the home's notes still comes in.
+    write_private(folder / HOST_KEY, (notes / HOST_KEY).read_text())
+    values = {"folder": folder, "key": HOST_KEY, "variables": set_variables(environ)}
     write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
     test = [program, "-t", "-f", str(folder / "sshd_config")]
     done = subprocess.run(test, capture_output=True, text=True)
@@ -136,7 +139,7 @@ def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mappin
 def host_key(notes: Path) -> str:
     """Return the public key of sshd here, with its type; "" without sshd."""
     with suppress(OSError):
-        return " ".join((notes / "ssh_host_ed25519_key.pub").read_text().split()[:2])
+        return " ".join((notes / f"{HOST_KEY}.pub").read_text().split()[:2])
     return ""
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.limits import spoken
 from trainer.launcher.output import emit, say
 from trainer.launcher.session.access import (
     SESSION,
@@ -113,7 +114,7 @@ class Holder:
         if self._deadline.until:
             ends[TIME] = self._deadline.until - clock
         if self._job.idle:
-            ends[f"{UNUSED} {duration(self._job.idle)}"] = self._sight.used + self._job.idle - now
+            ends[f"{UNUSED} {spoken(self._job.idle)}"] = self._sight.used + self._job.idle - now
         return ends
 
     def _warn(self, ends: Mapping[str, float]) -> None:
@@ -124,7 +125,7 @@ class Holder:
             more = f"`kit session extend {self._job.name} --hours 4` gives it more"
             if why != TIME:
                 more = "a connection keeps it, or work on its GPUs"
-            text = f"session {self._job.name} ends in {duration(left)}, as {why} then; {more}"
+            text = f"session {self._job.name} ends in {spoken(left)}, as {why} then; {more}"
             say(text)
             write_to_terminals(f"kit: {text}")
             notify(self._environ, "session_ending", text)
@@ -148,7 +149,7 @@ class Holder:
     def _left(self, clock: float) -> str:
         if not self._deadline.until:
             return "without an end"
-        return f"for {duration(self._deadline.until - clock)} still"
+        return f"for {spoken(self._deadline.until - clock)} still"
 
     def end(self, why: str) -> None:
         """Let its programs end, and note that it has ended."""
@@ -230,16 +231,6 @@ def write_to_terminals(text: str) -> None:
                     handle = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
                     with os.fdopen(handle, "w") as screen:
                         screen.write(f"\r\n{text}\r\n")
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people: `2 h 5 min`, `10 min`, `45 s`."""
-    whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    if whole < 120:
-        return f"{whole} s"
-    words = (f"{hours} h" if hours else "", f"{minutes} min" if minutes else "")
-    return " ".join(filter(None, words))
 
 
 def change_end(change: Callable[[Deadline, float], Deadline]) -> None:

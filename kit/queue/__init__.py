@@ -1,0 +1,1 @@
+"""The queue: which job has which GPUs of the pool now. `decide` is pure."""

@@ -1,0 +1,71 @@
+"""What is done now so that the pool becomes as it was decided. Pure.
+
+A GPU is released before another job gets it, and a job begins with its least or not at all: so
+several decisions may pass until all is as the first one says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kit.queue.decide import Decision
+from kit.queue.pool import Gpus, Pool, QueuedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A job leaves a host, after the step that it computes."""
+
+    job: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A job gets GPUs of a host that nobody has."""
+
+    job: str
+    host: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What is done now, in any order."""
+
+    releases: tuple[Release, ...]
+    begins: tuple[Begin, ...]
+
+
+def moves(pool: Pool, decision: Decision) -> Moves:
+    """Return what is done now."""
+    taken = {(host, gpu) for job in pool.jobs for host, had in job.has.items() for gpu in had.gpus}
+    releases = tuple(each for job in pool.jobs for each in _releases(job, decision))
+    begins = tuple(each for job in pool.jobs for each in _begins(job, decision, taken))
+    return Moves(releases, begins)
+
+
+def _releases(job: QueuedJob, decision: Decision) -> Iterator[Release]:
+    wanted = decision.gives.get(job.name, {})
+    for host, had in job.keeps.items():
+        if set(wanted.get(host, ())) != set(had.gpus):
+            yield Release(job.name, host)
+
+
+def _begins(job: QueuedJob, decision: Decision, taken: set[tuple[str, str]]) -> Iterator[Begin]:
+    wanted = decision.gives.get(job.name, {})
+    ready = {
+        host: gpus
+        for host, gpus in wanted.items()
+        if host not in job.has and not any((host, gpu) in taken for gpu in gpus)
+    }
+    if job.began is None and _number(job, ready) < job.wish.least:
+        return
+    for host, gpus in ready.items():
+        yield Begin(job.name, host, gpus)
+
+
+def _number(job: QueuedJob, gpus: Gpus) -> int:
+    """Return how much of what a job wants these are: hosts, or GPUs."""
+    return len(gpus) if job.wish.each != 0 else sum(map(len, gpus.values()))

@@ -1,0 +1,278 @@
+"""A pool of hosts, people and jobs, with a seed: what the queue decides is carried out and checked.
+
+Nothing is remembered but what the pool says: a controller that starts again goes on the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from kit.queue.decide import STILL, Decision, decide
+from kit.queue.moves import moves
+from kit.queue.order import level
+from kit.queue.pool import Had, Person, Pool, PoolHost, QueuedJob, Wish
+
+LEAVES = 4.0
+"""Seconds at most until a job has released a host."""
+
+
+@dataclass
+class World:
+    """The pool, what is left of each job in GPU-seconds, and what went wrong."""
+
+    pool: Pool
+    left: dict[str, float] = field(default_factory=dict)
+    ends: dict[tuple[str, str], float] = field(default_factory=dict)
+    moved: dict[tuple[str, str], float] = field(default_factory=dict)
+    spent: Counter[str] = field(default_factory=Counter)
+    finished: dict[str, float] = field(default_factory=dict)
+    stops: Counter[str] = field(default_factory=Counter)
+    longest: dict[str, float] = field(default_factory=dict)
+    decided: int = 0
+
+    # ---- Events
+
+    def add(self, job: QueuedJob, seconds: float) -> None:
+        """Submit a job that needs so many GPU-seconds."""
+        self.left[job.name] = seconds
+        self.pool = replace(self.pool, jobs=(*self.pool.jobs, job))
+
+    def host(self, name: str, **values: object) -> None:
+        """Change a host; jobs lose one that does not answer at once."""
+        hosts = tuple(
+            replace(each, **values) if each.name == name else each  # type: ignore[arg-type]
+            for each in self.pool.hosts
+        )
+        self.pool = replace(self.pool, hosts=hosts)
+        if values.get("there") is False:
+            for job in self.pool.jobs:
+                if name in job.has:
+                    self._drop(job, name)
+
+    def wait(self, seconds: float) -> None:
+        """Let time go by: jobs compute and end, hosts are released."""
+        until = self.pool.now + seconds
+        while self.pool.now < until:
+            step = min([until, *(end for end in self.ends.values() if end > self.pool.now)])
+            self._work(step - self.pool.now)
+            self.pool = replace(self.pool, now=step)
+            for job, host in [key for key, end in self.ends.items() if end <= step]:
+                self._drop(self._job(job), host)
+            self.act()
+
+    def _work(self, seconds: float) -> None:
+        used = dict(self.pool.used)
+        for job in self.pool.jobs:
+            number = sum(len(had.gpus) for had in job.keeps.values())
+            if job.began is None:
+                waited = self.pool.now + seconds - (job.waits or self.pool.now)
+                self.longest[job.name] = max(self.longest.get(job.name, 0.0), waited)
+                continue
+            self.left[job.name] -= number * seconds
+            self.spent[job.owner] += number * seconds  # type: ignore[assignment]
+            used[job.owner] = used.get(job.owner, 0.0) + number * seconds / 3600
+        self.pool = replace(self.pool, used=used)
+        done = {job.name for job in self.pool.jobs if self.left[job.name] <= 0}
+        for name in done:
+            self.finished[name] = self.pool.now + seconds
+        jobs = tuple(job for job in self.pool.jobs if job.name not in done)
+        self.pool = replace(self.pool, jobs=jobs)
+        self.ends = {key: end for key, end in self.ends.items() if key[0] not in done}
+
+    # ---- Decisions
+
+    def act(self) -> Decision:
+        """Decide, and carry out what can be done now."""
+        self.decided += 1
+        decision = decide(self.pool)
+        self._check(decision)
+        now = moves(self.pool, decision)
+        for release in now.releases:
+            job = self._job(release.job)
+            has = {**job.has, release.host: replace(job.has[release.host], leaving=True)}
+            self._put(replace(job, has=has))
+            self.ends[release.job, release.host] = self.pool.now + LEAVES
+        for job in self.pool.jobs:
+            if job.began is not None and job.name not in decision.gives:
+                self.stops[job.name] += 1
+                self._put(replace(job, began=None, waits=self.pool.now, level=0.0, early=False))
+            else:
+                self._put(replace(job, early=job.name in decision.early))
+        for begin in now.begins:
+            job = self._job(begin.job)
+            if job.began is None:
+                stands = level(job, self.pool.now)
+                job = replace(job, began=self.pool.now, waits=None, level=stands)
+            has = {**job.has, begin.host: Had(begin.gpus, self.pool.now)}
+            self._put(replace(job, has=has))
+            for gpu in begin.gpus:
+                self.moved[begin.host, gpu] = self.pool.now
+        self._require_one_owner()
+        self._require_whole({each.job for each in now.begins})
+        return decision
+
+    def _check(self, decision: Decision) -> None:
+        given = Counter(
+            (host, gpu)
+            for gives in decision.gives.values()
+            for host, gpus in gives.items()
+            for gpu in gpus
+        )
+        assert not [gpu for gpu, number in given.items() if number > 1], "two jobs get one GPU"
+        usable = {host.name for host in self.pool.hosts if host.usable}
+        assert {host for host, _ in given} <= usable, "a host that is not lent is given"
+        people = Counter[str]()
+        for job in self.pool.jobs:
+            gives = decision.gives.get(job.name)
+            if gives is None:
+                assert decision.reasons[job.name]
+                continue
+            number = units(job.wish, gives)
+            assert job.wish.least <= number <= job.wish.most, (job, gives)
+            assert not job.wish.hosts or gives.keys() <= job.wish.hosts
+            people[job.owner] += sum(map(len, gives.values()))
+        for owner, number in people.items():
+            most = self.pool.person(owner).most
+            assert most is None or number <= most, (owner, number)
+        for job in self.pool.jobs:
+            for host, had in job.keeps.items():
+                kept = decision.gives.get(job.name, {}).get(host, ())
+                young = self.pool.now - had.since < STILL
+                if host in usable and young and set(kept) != set(had.gpus):
+                    others = {
+                        gpu
+                        for name, gives in decision.gives.items()
+                        if name != job.name
+                        for gpu in gives.get(host, ())
+                    }
+                    assert not others & set(had.gpus), "a host moves twice within a minute"
+
+    def _require_one_owner(self) -> None:
+        has = Counter(
+            (host, gpu)
+            for job in self.pool.jobs
+            for host, had in job.has.items()
+            for gpu in had.gpus
+        )
+        assert not [gpu for gpu, number in has.items() if number > 1], "a GPU has two owners"
+
+    def _require_whole(self, began: set[str]) -> None:
+        for name in began:
+            job = self._job(name)
+            if job.began == self.pool.now:
+                gpus = {host: had.gpus for host, had in job.keeps.items()}
+                assert units(job.wish, gpus) >= job.wish.least, "a group has begun in part"
+
+    def idle(self) -> None:
+        """When nothing moves any more: no job waits that the free GPUs would be enough for."""
+        decision = decide(self.pool)
+        assert not moves(self.pool, decision).begins
+        taken = {
+            (host, gpu)
+            for job in self.pool.jobs
+            for host, had in job.has.items()
+            for gpu in had.gpus
+        }
+        for job in self.pool.jobs:
+            if job.began is not None:
+                continue
+            free = {
+                host.name: tuple(gpu for gpu in host.gpus if (host.name, gpu) not in taken)
+                for host in self.pool.hosts
+                if host.usable and (not job.wish.hosts or host.name in job.wish.hosts)
+            }
+            sizes = {host.name: len(host.gpus) for host in self.pool.hosts}
+            each = job.wish.each
+            if each == 0:
+                fits = sum(map(len, free.values())) >= job.wish.least
+                needs = job.wish.least
+            else:
+                able = [h for h, gpus in free.items() if len(gpus) >= (each or sizes[h])]
+                fits = len(able) >= job.wish.least
+                needs = sum(sorted(each or sizes[h] for h in able)[: job.wish.least])
+            most = self.pool.person(job.owner).most
+            owned = sum(
+                len(had.gpus)
+                for one in self.pool.jobs
+                if one.owner == job.owner
+                for had in one.keeps.values()
+            )
+            limited = most is not None and owned + needs > most
+            assert limited or not fits, f"{job.name} waits, and would fit"
+
+    # ---- Jobs
+
+    def _job(self, name: str) -> QueuedJob:
+        return next(job for job in self.pool.jobs if job.name == name)
+
+    def _put(self, job: QueuedJob) -> None:
+        jobs = tuple(job if each.name == job.name else each for each in self.pool.jobs)
+        self.pool = replace(self.pool, jobs=jobs)
+
+    def _drop(self, job: QueuedJob, host: str) -> None:
+        has = {name: had for name, had in job.has.items() if name != host}
+        self._put(replace(job, has=has))
+        self.ends.pop((job.name, host), None)
+
+
+def units(wish: Wish, gives: object) -> int:
+    """Return how much of a wish that is."""
+    assert isinstance(gives, dict)
+    return len(gives) if wish.each != 0 else sum(map(len, gives.values()))
+
+
+def random_world(random: Random, *, hosts: int, jobs: int) -> World:
+    """Return a pool of at most so many hosts, whose jobs come later."""
+    made = tuple(
+        PoolHost(f"h{number}", tuple(f"g{gpu}" for gpu in range(random.choice((1, 1, 2, 4, 8)))))
+        for number in range(random.randint(1, hosts))
+    )
+    total = sum(len(host.gpus) for host in made)
+    limits = (None, None, total // 2 or 1)
+    people = tuple(
+        Person(f"p{number}", random.choice((1.0, 1.0, 2.0)), random.choice(limits))
+        for number in range(random.randint(1, 5))
+    )
+    return World(Pool(1e9, made, people, ()))
+
+
+def random_job(random: Random, world: World, number: int) -> QueuedJob:
+    """Return a job that may or may not fit the pool."""
+    hosts = world.pool.hosts
+    owner = random.choice([each.name for each in world.pool.people])
+    each = random.choice((None, 0, 1, 1, 2))
+    least = random.randint(1, max(1, len(hosts) // 2))
+    most = least + random.randint(0, len(hosts))
+    some = frozenset(random.sample([h.name for h in hosts], random.randint(1, len(hosts))))
+    allowed = some if random.random() < 0.2 else frozenset()
+    now = world.pool.now
+    wish = Wish(least, most, each, allowed)
+    priority = random.choice((0, 50, 50, 50, 90))
+    return QueuedJob(f"j{number:04}", owner, priority, now, wish, waits=now)
+
+
+def run(seed: int, *, hosts: int = 12, jobs: int = 30, steps: int = 60) -> World:
+    """Run a random pool for a while, and check it all the time."""
+    random = Random(seed)
+    world = random_world(random, hosts=hosts, jobs=jobs)
+    number = 0
+    for _ in range(steps):
+        event = random.random()
+        host = random.choice(world.pool.hosts)
+        if event < 0.5 and number < jobs:
+            world.add(random_job(random, world, number), random.choice((60, 600, 6000, 60_000)))
+            number += 1
+        elif event < 0.6:
+            world.host(host.name, there=not host.there)
+        elif event < 0.75:
+            world.host(host.name, open=not host.open)
+        elif event < 0.8:  # The clock is put back, or jumps.
+            world.pool = replace(world.pool, now=world.pool.now + random.choice((-30.0, 3600.0)))
+        world.act()
+        world.wait(random.choice((1.0, 5.0, 61.0, 900.0)))
+    for _ in range(4):
+        world.wait(STILL + LEAVES)
+    world.idle()
+    return world

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kit.queue.order import in_order
-from kit.queue.pool import Gpus, Person, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.pool import Gpus, Pool, PoolHost, QueuedJob, Wish
 
 STILL = 60.0
 """Seconds in which a host that a job has got stays with it, unless its owner wants it."""
@@ -42,8 +42,9 @@ def decide(pool: Pool) -> Decision:
         else:
             waits.append(job)
     ledger.share_rest([job for job in ordered if job.name in ledger.gives])
+    served = ", ".join(sorted(ledger.gives)[:3])
     for job in waits:
-        reasons[job.name] = ledger.why(job)
+        reasons[job.name] = ledger.why(job, served)
     return Decision(ledger.gives, reasons, frozenset(early))
 
 
@@ -63,13 +64,25 @@ class _Ledger:
             for host, had in job.has.items()
             for gpu in had.gpus
         }
+        owners = {job.owner for job in self.pool.jobs}
+        self._people = {owner: self.pool.person(owner) for owner in owners}
+        self._keeps = {job.name: job.keeps for job in self.pool.jobs}
         self._owned: dict[str, int] = {}
+        self._holders = {name: self._holding(name) for name in self._hosts}
+        self._counts = dict[tuple[int | None, frozenset[str]], int]()
+        # The least of those that had nothing and could not be served: nor can others like them.
+        self._hopeless = set[tuple[int, int | None, frozenset[str]]]()
 
     # ---- The least of each
 
     def grant(self, job: QueuedJob) -> bool:
         """Give a job the least that it wants; return False, and nothing, if that cannot be."""
+        least = (job.wish.least, job.wish.each, job.wish.hosts)
+        if not job.has and least in self._hopeless:
+            return False
         found = self._choose(job, job.wish.least)
+        if found is None and not job.has:
+            self._hopeless.add(least)
         if found is None or self._too_many(job, sum(map(len, found.values()))):
             return False
         self.gives[job.name] = {}
@@ -97,34 +110,38 @@ class _Ledger:
             if (not job.wish.hosts or host.name in job.wish.hosts)
             and host.name not in self.gives.get(job.name, {})
         ]
-        keeps = job.keeps
+        keeps = self._keeps[job.name]
 
         def cost(host: PoolHost) -> tuple[bool, int, int]:
-            free = self._free[host.name]
-            others = {
-                (one.priority, one.name)
-                for gpu in free
-                if (one := self._had.get((host.name, gpu))) and one.name != job.name
-            }
-            disturbed = max((priority for priority, _ in others), default=-1)
-            return host.name not in keeps, disturbed, len(free)
+            others = self._holders[host.name]
+            disturbed = max((one.priority for one in others if one.name != job.name), default=-1)
+            return host.name not in keeps, disturbed, len(self._free[host.name])
 
         return iter(sorted(allowed, key=cost))
 
+    def _holding(self, host: str) -> list[QueuedJob]:
+        """Return the jobs that have GPUs of a host which nobody has been given yet."""
+        found = (self._had.get((host, gpu)) for gpu in self._free[host])
+        return list({job.name: job for job in found if job}.values())
+
     def _unit(self, job: QueuedJob, host: PoolHost, missing: int) -> tuple[str, ...]:
         """Return the GPUs that one host would give to a job; none if it cannot."""
-        free = [gpu for gpu in self._free[host.name] if self._may_move(job, host.name, gpu)]
-        own = job.keeps.get(host.name)
-        mine = [gpu for gpu in free if own and gpu in own.gpus]
-        rest = [gpu for gpu in free if gpu not in mine]
-        # Those that nobody has come first.
-        rest.sort(key=lambda gpu: (host.name, gpu) in self._had)
-        each = job.wish.each
-        if each is None:
-            return host.gpus if len(free) == len(host.gpus) else ()
-        if each:
-            return tuple([*mine, *rest][:each]) if len(free) >= each else ()
-        return tuple([*mine, *rest][:missing])
+        each, free = job.wish.each, self._free[host.name]
+        needed = len(host.gpus) if each is None else each or 1
+        if len(free) < needed:
+            return ()
+        if self._holders[host.name]:
+            free = self._movable(job, host.name)
+        if len(free) < needed:
+            return ()
+        return host.gpus if each is None else tuple(free[: each or missing])
+
+    def _movable(self, job: QueuedJob, host: str) -> list[str]:
+        """Return the GPUs of a host that a job may get: first its own, then those nobody has."""
+        free = [gpu for gpu in self._free[host] if self._may_move(job, host, gpu)]
+        own = self._keeps[job.name].get(host)
+        mine = own.gpus if own else ()
+        return sorted(free, key=lambda gpu: (gpu not in mine, (host, gpu) in self._had))
 
     def _may_move(self, job: QueuedJob, host: str, gpu: str) -> bool:
         """Return whether a job may get a GPU: another one has not just got it."""
@@ -135,7 +152,7 @@ class _Ledger:
         return had.leaving or self.pool.now - had.since >= STILL
 
     def _too_many(self, job: QueuedJob, more: int) -> bool:
-        most = self.pool.person(job.owner).most
+        most = self._people[job.owner].most
         return most is not None and self._owned.get(job.owner, 0) + more > most
 
     def _give(self, job: QueuedJob, host: str, gpus: Iterable[str]) -> None:
@@ -143,6 +160,7 @@ class _Ledger:
         before = self.gives[job.name].get(host, ())
         self.gives[job.name][host] = (*before, *given)
         self._free[host] = [gpu for gpu in self._free[host] if gpu not in given]
+        self._holders[host] = self._holding(host)
         self._owned[job.owner] = self._owned.get(job.owner, 0) + len(given)
 
     # ---- The rest
@@ -179,8 +197,8 @@ class _Ledger:
 
         Whoever has a GPU already is half of one ahead, so that equals do not take turns with it.
         """
-        person: Person = self.pool.person(job.owner)
-        keeps = job.keeps.get(host)
+        person = self._people[job.owner]
+        keeps = self._keeps[job.name].get(host)
         mine = len(gpus) / 2 if keeps and set(gpus) <= set(keeps.gpus) else 0.0
         held = (self._owned.get(job.owner, 0) + len(gpus) - mine) / person.share
         used = self.pool.used.get(job.owner, 0.0) / person.share
@@ -188,31 +206,32 @@ class _Ledger:
 
     # ---- Reasons
 
-    def why(self, job: QueuedJob) -> str:
-        """Return why a job waits."""
-        wish, person = job.wish, self.pool.person(job.owner)
+    def why(self, job: QueuedJob, served: str) -> str:
+        """Return why a job waits, while the named ones are served."""
+        wish, person = job.wish, self._people[job.owner]
         if person.most is not None and self._least_gpus(wish) > person.most:
             return f"{job.owner} may have {person.most} GPUs at once, and it wants more"
         if self._too_many(job, self._least_gpus(wish)):
             return f"{job.owner} has {self._owned[job.owner]} of at most {person.most} GPUs"
         noun = "GPU" if wish.each == 0 else "host"
-        able = self._able(wish)
+        able = self._able(wish.each, wish.hosts)
         if able < wish.least:
             opens = self._opens(wish)
             later = f"; {opens}" if opens else ""
             return f"wants {wish.least} {noun}s, and the pool has {able} for it now{later}"
-        ahead = [each for each in self.pool.jobs if each.name in self.gives]
-        names = ", ".join(sorted(each.name for each in ahead)[:3])
-        return f"waits for {wish.least} {noun}s, which {names} have"
+        return f"waits for {wish.least} {noun}s, which {served} have"
 
     def _least_gpus(self, wish: Wish) -> int:
         return wish.least * (1 if wish.each == 0 else wish.each or 1)
 
-    def _able(self, wish: Wish) -> int:
-        hosts = [host for host in self._hosts.values() if not wish.hosts or host.name in wish.hosts]
-        if wish.each == 0:
-            return sum(len(host.gpus) for host in hosts)
-        return sum(len(host.gpus) >= (wish.each or 1) for host in hosts)
+    def _able(self, each: int | None, hosts: frozenset[str]) -> int:
+        """Return how many hosts, or GPUs, there are for such a wish."""
+        if (each, hosts) not in self._counts:
+            some = [host for host in self._hosts.values() if not hosts or host.name in hosts]
+            gpus = [len(host.gpus) for host in some]
+            number = sum(gpus) if each == 0 else sum(number >= (each or 1) for number in gpus)
+            self._counts[each, hosts] = number
+        return self._counts[each, hosts]
 
     def _opens(self, wish: Wish) -> str:
         closed = [

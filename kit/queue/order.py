@@ -29,9 +29,11 @@ def level(job: QueuedJob, now: float) -> float:
 
 def in_order(pool: Pool) -> list[QueuedJob]:
     """Return the jobs of a pool, the first to be served first."""
+    owners = {job.owner for job in pool.jobs}
+    shares = {owner: pool.person(owner).share for owner in owners}
 
     def key(job: QueuedJob) -> tuple[float, float, float, str]:
-        share = pool.person(job.owner).share
+        share = shares[job.owner]
         spent = pool.used.get(job.owner, 0.0) / share
         if job.began is not None and not job.early:
             gpus = sum(len(had.gpus) for had in job.has.values())

@@ -6,17 +6,20 @@
    has least of their share gets the next.
 3. Jobs keep what they have where they can. A host that has just moved stays for a minute.
 
-So a job that needs room first gets what is free, then what others have beyond their least, and only
-then the GPUs of jobs that stand behind it, which stop with a checkpoint.
+So a job that needs room first gets what is free, then what others have beyond their least, from the
+lowest priority and the largest surplus on, and only then the GPUs of the last jobs in the order,
+which stop with a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kit.queue.order import in_order
-from kit.queue.pool import Gpus, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.order import in_order, slices
+from kit.queue.pool import Gpus, Pool, PoolHost, QueuedJob
+from kit.queue.reasons import Reasons
 
 STILL = 60.0
 """Seconds in which a host that a job has got stays with it, unless its owner wants it."""
@@ -33,8 +36,9 @@ class Decision:
 
 def decide(pool: Pool) -> Decision:
     """Decide which job has which GPUs now."""
-    ledger, ordered = _Ledger(pool), in_order(pool)
-    waits, early, reasons = list[QueuedJob](), set[str](), dict[str, str]()
+    ordered = in_order(pool)
+    ledger = _Ledger(pool, {job.name: place for place, job in enumerate(ordered)})
+    waits, early = list[QueuedJob](), set[str]()
     for job in ordered:
         if ledger.grant(job):
             if waits and (job.began is None or job.early):
@@ -42,18 +46,38 @@ def decide(pool: Pool) -> Decision:
         else:
             waits.append(job)
     ledger.share_rest([job for job in ordered if job.name in ledger.gives])
-    served = ", ".join(sorted(ledger.gives)[:3])
-    for job in waits:
-        reasons[job.name] = ledger.why(job, served)
-    return Decision(ledger.gives, reasons, frozenset(early))
+    reasons = Reasons(pool, ledger.gives, ledger.owned)
+    return Decision(ledger.gives, {job.name: reasons.why(job) for job in waits}, frozenset(early))
+
+
+Loss = tuple[bool, int, int]
+"""What another job loses: whether it has to stop, then the last in the order first; or else the
+lowest priority first, then the largest surplus.
+"""
+NONE: Loss = (False, -1, 0)
+Cost = tuple[bool, Loss, bool, int]
+"""What a unit costs: it is the job's own, or nobody's, or else what they lose; on hosts where the
+job is, and on those with the fewest GPUs to give.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """GPUs of a host that a job gets together: the smaller the cost, the less it disturbs."""
+
+    cost: Cost
+    host: str
+    gpus: tuple[str, ...]
 
 
 @dataclass
 class _Ledger:
-    """The GPUs that nobody has been given yet."""
+    """The GPUs that nobody has been given yet. `places` are those of the jobs in their order."""
 
     pool: Pool
+    places: Mapping[str, int]
     gives: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    owned: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
         self._hosts = {each.name: each for each in self.pool.hosts if each.usable}
@@ -66,10 +90,16 @@ class _Ledger:
         }
         owners = {job.owner for job in self.pool.jobs}
         self._people = {owner: self.pool.person(owner) for owner in owners}
-        self._keeps = {job.name: job.keeps for job in self.pool.jobs}
-        self._owned: dict[str, int] = {}
+        self._slices = slices(self.pool)
         self._holders = {name: self._holding(name) for name in self._hosts}
-        self._counts = dict[tuple[int | None, frozenset[str]], int]()
+        self._spare = dict[str, int]()
+        # The GPUs of each host that jobs have just got, and these jobs.
+        self._stays, self._young = defaultdict[str, set[str]](set), set[str]()
+        for job in self.pool.jobs:
+            for host, had in job.keeps.items():
+                if not self._old(had.since):
+                    self._stays[host].update(had.gpus)
+                    self._young.add(job.name)
         # The least of those that had nothing and could not be served: nor can others like them.
         self._hopeless = set[tuple[int, int | None, frozenset[str]]]()
 
@@ -77,169 +107,162 @@ class _Ledger:
 
     def grant(self, job: QueuedJob) -> bool:
         """Give a job the least that it wants; return False, and nothing, if that cannot be."""
-        least = (job.wish.least, job.wish.each, job.wish.hosts)
-        if not job.has and least in self._hopeless:
+        wish = job.wish
+        alike = (wish.least, wish.each, wish.hosts)
+        if not job.has and alike in self._hopeless:
             return False
-        found = self._choose(job, job.wish.least)
-        if found is None and not job.has:
-            self._hopeless.add(least)
-        if found is None or self._too_many(job, sum(map(len, found.values()))):
+        units = self._units(job)[: wish.least]
+        if len(units) < wish.least:
+            if not job.has:
+                self._hopeless.add(alike)
+            return False
+        if self._too_many(job, sum(len(unit.gpus) for unit in units)):
             return False
         self.gives[job.name] = {}
-        for host, gpus in found.items():
-            self._give(job, host, gpus)
+        for unit in units:
+            self._give(job, unit)
         return True
 
-    def _choose(self, job: QueuedJob, number: int) -> dict[str, tuple[str, ...]] | None:
-        """Choose so many hosts, or GPUs, for a job, which as yet has been given none."""
-        found, missing = dict[str, tuple[str, ...]](), number
-        for host in self._offers(job):
-            gpus = self._unit(job, host, missing)
-            if gpus:
-                found[host.name] = gpus
-                missing -= 1 if job.wish.each != 0 else len(gpus)
-            if not missing:
-                return found
-        return None
+    def _too_many(self, job: QueuedJob, more: int) -> bool:
+        most = self._people[job.owner].most
+        return most is not None and self.owned[job.owner] + more > most
 
-    def _offers(self, job: QueuedJob) -> Iterator[PoolHost]:
-        """Yield the hosts that a job may get, those first that disturb least."""
-        allowed = [
-            host
-            for host in self._hosts.values()
-            if (not job.wish.hosts or host.name in job.wish.hosts)
-            and host.name not in self.gives.get(job.name, {})
-        ]
-        keeps = self._keeps[job.name]
-
-        def cost(host: PoolHost) -> tuple[bool, int, int]:
-            others = self._holders[host.name]
-            disturbed = max((one.priority for one in others if one.name != job.name), default=-1)
-            return host.name not in keeps, disturbed, len(self._free[host.name])
-
-        return iter(sorted(allowed, key=cost))
+    def _give(self, job: QueuedJob, unit: _Unit) -> None:
+        gives, host = self.gives[job.name], unit.host
+        gives[host] = (*gives.get(host, ()), *unit.gpus)
+        for one in (job, *self._holders[host]):
+            self._spare.pop(one.name, None)
+        self._free[host] = [gpu for gpu in self._free[host] if gpu not in unit.gpus]
+        self._holders[host] = self._holding(host)
+        self.owned[job.owner] += len(unit.gpus)
 
     def _holding(self, host: str) -> list[QueuedJob]:
         """Return the jobs that have GPUs of a host which nobody has been given yet."""
         found = (self._had.get((host, gpu)) for gpu in self._free[host])
         return list({job.name: job for job in found if job}.values())
 
-    def _unit(self, job: QueuedJob, host: PoolHost, missing: int) -> tuple[str, ...]:
-        """Return the GPUs that one host would give to a job; none if it cannot."""
+    # ---- What a job could get next
+
+    def _units(self, job: QueuedJob) -> list[_Unit]:
+        """Return what a job could get next, first what disturbs least."""
+        wish, given = job.wish, self.gives.get(job.name, {})
+        lost: dict[str, dict[str, int]] = defaultdict(dict)
+        found = []
+        for host in self._hosts.values():
+            allowed = not wish.hosts or host.name in wish.hosts
+            if allowed and (wish.each == 0 or host.name not in given):
+                for gpus in self._split(job, host):
+                    if cost := self._cost(job, host.name, gpus, lost):
+                        found.append(_Unit(cost, host.name, gpus))
+        return sorted(found, key=lambda unit: unit.cost)
+
+    def _split(self, job: QueuedJob, host: PoolHost) -> list[tuple[str, ...]]:
+        """Return the units of one host: one, or one for each GPU; none if it has not enough."""
         each, free = job.wish.each, self._free[host.name]
         needed = len(host.gpus) if each is None else each or 1
         if len(free) < needed:
-            return ()
-        if self._holders[host.name]:
+            return []
+        if self._holders[host.name] or host.name in job.has:
             free = self._movable(job, host.name)
-        if len(free) < needed:
-            return ()
-        return host.gpus if each is None else tuple(free[: each or missing])
+            if len(free) < needed:
+                return []
+        if each is None:
+            return [host.gpus]
+        return [tuple(free[:each])] if each else [(gpu,) for gpu in free]
 
     def _movable(self, job: QueuedJob, host: str) -> list[str]:
         """Return the GPUs of a host that a job may get: first its own, then those nobody has."""
-        free = [gpu for gpu in self._free[host] if self._may_move(job, host, gpu)]
-        own = self._keeps[job.name].get(host)
-        mine = own.gpus if own else ()
+        had, stays = job.has.get(host), self._stays.get(host, ())
+        mine = had.gpus if had else ()
+        free = [gpu for gpu in self._free[host] if gpu in mine or gpu not in stays]
+        if had and job.name in self.gives and not self._old(had.since):
+            # To get more GPUs of a host, a job leaves it and begins there again.
+            free = [gpu for gpu in free if gpu in mine]
         return sorted(free, key=lambda gpu: (gpu not in mine, (host, gpu) in self._had))
 
-    def _may_move(self, job: QueuedJob, host: str, gpu: str) -> bool:
-        """Return whether a job may get a GPU: another one has not just got it."""
-        other = self._had.get((host, gpu))
-        if other is None or other.name == job.name:
-            return True
-        had = other.has[host]
-        return had.leaving or self.pool.now - had.since >= STILL
+    def _old(self, since: float) -> bool:
+        return self.pool.now - since >= STILL
 
-    def _too_many(self, job: QueuedJob, more: int) -> bool:
-        most = self._people[job.owner].most
-        return most is not None and self._owned.get(job.owner, 0) + more > most
+    def _cost(
+        self, job: QueuedJob, host: str, gpus: tuple[str, ...], lost: dict[str, dict[str, int]]
+    ) -> Cost | None:
+        """Return what it costs that a job gets these GPUs; None if another has to keep them."""
+        had = job.has.get(host)
+        mine = had is not None and set(gpus) <= set(had.gpus)
+        worst = NONE
+        for other in self._holders[host]:
+            number = sum(gpu in other.has[host].gpus for gpu in gpus)
+            if number and other.name != job.name:
+                loss = self._loss(other, host, number, lost[other.name])
+                if loss is None:
+                    return None
+                worst = max(worst, loss)
+        there = had is not None or host in self.gives.get(job.name, {})
+        return not mine, worst, not there, len(self._free[host])
 
-    def _give(self, job: QueuedJob, host: str, gpus: Iterable[str]) -> None:
-        given = tuple(gpus)
-        before = self.gives[job.name].get(host, ())
-        self.gives[job.name][host] = (*before, *given)
-        self._free[host] = [gpu for gpu in self._free[host] if gpu not in given]
-        self._holders[host] = self._holding(host)
-        self._owned[job.owner] = self._owned.get(job.owner, 0) + len(given)
+    def _loss(self, job: QueuedJob, host: str, gpus: int, lost: dict[str, int]) -> Loss | None:
+        """Return what it costs that a job loses GPUs of a host beside others that it has lost.
+
+        None: it would stop, and has just got a host.
+        """
+        lost[host] = lost.get(host, 0) + gpus if job.wish.each == 0 else 1
+        left = self._spare_of(job) - sum(lost.values())
+        if left >= 0:
+            return False, job.priority, -left
+        if job.name in self._young:
+            return None
+        return True, -self.places[job.name], 0
+
+    def _spare_of(self, job: QueuedJob) -> int:
+        """Return how many of its hosts, or GPUs, a job could lose without a stop."""
+        if job.name not in self._spare:
+            free = [
+                sum(gpu in self._free.get(host, ()) for gpu in had.gpus)
+                for host, had in job.has.items()
+            ]
+            units = sum(free) if job.wish.each == 0 else sum(map(bool, free))
+            served = job.name in self.gives
+            self._spare[job.name] = units - (0 if served else job.wish.least)
+        return self._spare[job.name]
 
     # ---- The rest
 
     def share_rest(self, jobs: list[QueuedJob]) -> None:
         """Give what is left, one host or one GPU after the other, to jobs that can use it."""
+        lowest = min((self._slices[job.owner] for job in jobs), default=0)
         offers = {job.name: self._next(job) for job in jobs}
         while hungry := [(job, offer) for job in jobs if (offer := offers[job.name])]:
-            turn, (host, gpus) = min(hungry, key=lambda each: self._turn(each[0], *each[1]))
-            self._give(turn, host, gpus)
-            for job, (offered, _) in hungry:
-                if offered == host or job.owner == turn.owner:
+            turn, given = min(hungry, key=lambda each: self._turn(each[0], each[1], lowest))
+            self._give(turn, given)
+            limited = self._people[turn.owner].most is not None
+            for job, offer in hungry:
+                same = job.owner == turn.owner and limited
+                if job is turn or same or offer.host == given.host:
                     offers[job.name] = self._next(job)
 
-    def _next(self, job: QueuedJob) -> tuple[str, tuple[str, ...]] | None:
-        """Return the next host of which a job could use GPUs, with these; None if there is none."""
+    def _next(self, job: QueuedJob) -> _Unit | None:
+        """Return the next GPUs that a job could use; None if there are none."""
         has = self.gives[job.name]
         number = len(has) if job.wish.each != 0 else sum(map(len, has.values()))
         if number >= job.wish.most:
             return None
-        offers = self._offers(job)
-        if job.wish.each == 0:
-            offers = iter([*(self._hosts[name] for name in has), *offers])
-        for host in offers:
-            gpus = self._unit(job, host, 1)
-            if gpus and not self._too_many(job, len(gpus)):
-                return host.name, gpus
-        return None
+        units = self._units(job)
+        return next((unit for unit in units if not self._too_many(job, len(unit.gpus))), None)
 
     def _turn(
-        self, job: QueuedJob, host: str, gpus: tuple[str, ...]
+        self, job: QueuedJob, unit: _Unit, lowest: int
     ) -> tuple[float, float, float, float, str]:
         """Return whose turn it is: the smallest is next.
 
         Whoever has a GPU already is half of one ahead, so that equals do not take turns with it.
+        Whoever has used a slice more is three quarters of one behind, so that in time they do.
         """
-        person = self._people[job.owner]
-        keeps = self._keeps[job.name].get(host)
-        mine = len(gpus) / 2 if keeps and set(gpus) <= set(keeps.gpus) else 0.0
-        held = (self._owned.get(job.owner, 0) + len(gpus) - mine) / person.share
-        used = self.pool.used.get(job.owner, 0.0) / person.share
-        return -job.priority, held, used, job.arrived, job.name
-
-    # ---- Reasons
-
-    def why(self, job: QueuedJob, served: str) -> str:
-        """Return why a job waits, while the named ones are served."""
-        wish, person = job.wish, self._people[job.owner]
-        if person.most is not None and self._least_gpus(wish) > person.most:
-            return f"{job.owner} may have {person.most} GPUs at once, and it wants more"
-        if self._too_many(job, self._least_gpus(wish)):
-            return f"{job.owner} has {self._owned[job.owner]} of at most {person.most} GPUs"
-        noun = "GPU" if wish.each == 0 else "host"
-        able = self._able(wish.each, wish.hosts)
-        if able < wish.least:
-            opens = self._opens(wish)
-            later = f"; {opens}" if opens else ""
-            return f"wants {wish.least} {noun}s, and the pool has {able} for it now{later}"
-        return f"waits for {wish.least} {noun}s, which {served} have"
-
-    def _least_gpus(self, wish: Wish) -> int:
-        return wish.least * (1 if wish.each == 0 else wish.each or 1)
-
-    def _able(self, each: int | None, hosts: frozenset[str]) -> int:
-        """Return how many hosts, or GPUs, there are for such a wish."""
-        if (each, hosts) not in self._counts:
-            some = [host for host in self._hosts.values() if not hosts or host.name in hosts]
-            gpus = [len(host.gpus) for host in some]
-            number = sum(gpus) if each == 0 else sum(number >= (each or 1) for number in gpus)
-            self._counts[each, hosts] = number
-        return self._counts[each, hosts]
-
-    def _opens(self, wish: Wish) -> str:
-        closed = [
-            host
-            for host in self.pool.hosts
-            if not host.open
-            and host.until is not None
-            and (not wish.hosts or host.name in wish.hosts)
-        ]
-        first = min(closed, key=lambda host: host.until or 0.0, default=None)
-        return f"{first.name} is lent next" if first else ""
+        share, number = self._people[job.owner].share, len(unit.gpus)
+        had = job.has.get(unit.host)
+        held = float(self.owned[job.owner] + number)
+        if had and set(unit.gpus) <= set(had.gpus):
+            held -= number / 2
+        if self._slices[job.owner] > lowest:
+            held += number * 3 / 4
+        used = self.pool.used.get(job.owner, 0.0) / share
+        return -job.priority, held / share, used, job.arrived, job.name

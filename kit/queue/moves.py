@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kit.queue.decide import Decision
-from kit.queue.pool import Gpus, Pool, QueuedJob
+from kit.queue.pool import Gpus, Had, Pool, QueuedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def moves(pool: Pool, decision: Decision) -> Moves:
 def _releases(job: QueuedJob, decision: Decision) -> Iterator[Release]:
     wanted = decision.gives.get(job.name, {})
     for host, had in job.keeps.items():
-        if set(wanted.get(host, ())) != set(had.gpus):
+        if not _same(had, wanted.get(host)):
             yield Release(job.name, host)
 
 
@@ -60,10 +60,15 @@ def _begins(job: QueuedJob, decision: Decision, taken: set[tuple[str, str]]) -> 
         for host, gpus in wanted.items()
         if host not in job.has and not any((host, gpu) in taken for gpu in gpus)
     }
-    if job.began is None and _number(job, ready) < job.wish.least:
+    stays = {host: had.gpus for host, had in job.keeps.items() if _same(had, wanted.get(host))}
+    if _number(job, ready) + _number(job, stays) < job.wish.least:
         return
     for host, gpus in ready.items():
         yield Begin(job.name, host, gpus)
+
+
+def _same(had: Had, gpus: tuple[str, ...] | None) -> bool:
+    return set(had.gpus) == set(gpus or ())
 
 
 def _number(job: QueuedJob, gpus: Gpus) -> int:

@@ -2,7 +2,8 @@
 
 First comes the level: the priority, which grows slowly while a job waits, so that each job begins
 some time. Jobs of one level come by what their owners have used of their shares, then by arrival.
-A job that has begun stays before its equals until their owners are a slice of time behind.
+Use counts in slices, as if the whole pool worked for an hour: smaller differences do not stop jobs.
+A job that has begun stays before its equals until its owner is a slice ahead of theirs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ AGE = 24 * 3600.0
 """Seconds of waiting for which a job stands `STEP` higher."""
 STEP = 10
 SLICE = 3600.0
-"""Seconds in which a job that has waited long keeps the level with which it has begun, and by which
-it is ahead of its equals."""
+"""Seconds in which a job that has waited long keeps the level with which it has begun, and of the
+whole pool's work in a slice of use."""
 
 
 def level(job: QueuedJob, now: float) -> float:
@@ -27,17 +28,22 @@ def level(job: QueuedJob, now: float) -> float:
     return job.priority
 
 
+def slices(pool: Pool) -> dict[str, int]:
+    """Return how many slices each owner of a job has used of their share."""
+    one = sum(len(host.gpus) for host in pool.hosts) * SLICE / 3600
+    return {
+        owner: int(pool.used.get(owner, 0.0) / pool.person(owner).share / max(one, 1.0))
+        for owner in {job.owner for job in pool.jobs}
+    }
+
+
 def in_order(pool: Pool) -> list[QueuedJob]:
     """Return the jobs of a pool, the first to be served first."""
-    owners = {job.owner for job in pool.jobs}
-    shares = {owner: pool.person(owner).share for owner in owners}
+    used = slices(pool)
 
-    def key(job: QueuedJob) -> tuple[float, float, float, str]:
-        share = shares[job.owner]
-        spent = pool.used.get(job.owner, 0.0) / share
-        if job.began is not None and not job.early:
-            gpus = sum(len(had.gpus) for had in job.has.values())
-            spent -= gpus * SLICE / 3600 / share
-        return -level(job, pool.now), spent, job.arrived, job.name
+    def key(job: QueuedJob) -> tuple[float, int, bool, float, str]:
+        # A job that began early does not come before those that it overtook.
+        stays = job.began is not None and not job.early
+        return -level(job, pool.now), used[job.owner] - stays, not stays, job.arrived, job.name
 
     return sorted(pool.jobs, key=key)

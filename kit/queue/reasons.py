@@ -1,0 +1,62 @@
+"""Why a job of the queue waits, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kit.queue.pool import Gpus, Pool, QueuedJob, Wish
+
+
+class Reasons:
+    """What is told to the owners of jobs that wait; `owned` are the GPUs that each owner gets."""
+
+    def __init__(self, pool: Pool, gives: Mapping[str, Gpus], owned: Mapping[str, int]) -> None:
+        self._pool, self._owned = pool, owned
+        self._served = ", ".join(sorted(gives)[:3])
+        self._people = {job.owner: pool.person(job.owner) for job in pool.jobs}
+        self._counts = dict[tuple[int | None, frozenset[str]], int]()
+
+    def why(self, job: QueuedJob) -> str:
+        """Return why a job waits."""
+        wish, person = job.wish, self._people[job.owner]
+        needs, owned = _gpus(wish), self._owned.get(job.owner, 0)
+        if person.most is not None and needs > person.most:
+            return f"{job.owner} may have {person.most} GPUs at once, and it wants more"
+        if person.most is not None and owned + needs > person.most:
+            return f"{job.owner} has {owned} of at most {person.most} GPUs"
+        noun = "GPU" if wish.each == 0 else "host"
+        able = self._able(wish)
+        if able < wish.least:
+            opens = self._opens(wish)
+            later = f"; {opens}" if opens else ""
+            return f"wants {wish.least} {noun}s, and the pool has {able} for it now{later}"
+        return f"waits for {wish.least} {noun}s, which {self._served} have"
+
+    def _able(self, wish: Wish) -> int:
+        """Return how many hosts, or GPUs, the pool has now for such a wish."""
+        each, hosts = wish.each, wish.hosts
+        if (each, hosts) not in self._counts:
+            gpus = [
+                len(host.gpus)
+                for host in self._pool.hosts
+                if host.usable and (not hosts or host.name in hosts)
+            ]
+            able = sum(gpus) if each == 0 else sum(number >= (each or 1) for number in gpus)
+            self._counts[each, hosts] = able
+        return self._counts[each, hosts]
+
+    def _opens(self, wish: Wish) -> str:
+        closed = [
+            host
+            for host in self._pool.hosts
+            if not host.open
+            and host.until is not None
+            and (not wish.hosts or host.name in wish.hosts)
+        ]
+        first = min(closed, key=lambda host: host.until or 0.0, default=None)
+        return f"{first.name} is lent next" if first else ""
+
+
+def _gpus(wish: Wish) -> int:
+    """Return how many GPUs a job gets at least."""
+    return wish.least * (1 if wish.each == 0 else wish.each or 1)

@@ -1,0 +1,129 @@
+"""The rules of the queue, each in a pool that is as small as it can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kit.queue.decide import STILL, decide
+from kit.queue.moves import moves
+from kit.queue.pool import Had, Person, Pool, PoolHost, QueuedJob, Wish
+from tests.queue.simulator import LEAVES, World
+
+NOW = 1e9
+LONG = 1e9
+
+
+def hosts(number: int, gpus: int = 1) -> tuple[PoolHost, ...]:
+    return tuple(
+        PoolHost(f"h{host}", tuple(f"g{gpu}" for gpu in range(gpus))) for host in range(number)
+    )
+
+
+def job(name: str, wish: Wish, *has: str, owner: str = "anna", **more: object) -> QueuedJob:
+    """Return a job that has all GPUs of hosts with one GPU for a while, or waits."""
+    had = {host: Had(("g0",), NOW - 1000) for host in has}
+    times = {"began": NOW - 1000} if has else {"waits": NOW - 10}
+    values = {"priority": 50, "arrived": NOW - 1000, "has": had, **times, **more}
+    return QueuedJob(name, owner, wish=wish, **values)  # type: ignore[arg-type]
+
+
+def gives(pool: Pool) -> dict[str, set[str]]:
+    return {name: set(given) for name, given in decide(pool).gives.items()}
+
+
+def test_a_surplus_is_taken_before_another_job_has_to_move() -> None:
+    fixed = job("fixed", Wish(1, 1), "h0", priority=10)
+    large = job("large", Wish(1, 3), "h1", "h2", "h3")
+    urgent = job("urgent", Wish(1, 1), priority=90)
+    given = gives(Pool(NOW, hosts(4), (), (fixed, large, urgent)))
+    assert given["fixed"] == {"h0"}
+    assert len(given["large"]) == 2
+
+
+def test_the_lowest_priority_and_the_largest_surplus_shrink_first() -> None:
+    jobs = (
+        job("high", Wish(1, 4), "h0", "h1", "h2", "h3"),
+        job("low", Wish(1, 2), "h4", "h5", priority=10),
+        job("lower", Wish(1, 4), "h6", "h7", "h8", priority=10),
+    )
+    urgent = job("urgent", Wish(1, 1), priority=90)
+    given = gives(Pool(NOW, hosts(9), (), (*jobs, urgent)))
+    assert {name: len(has) for name, has in given.items()} == {
+        "high": 4,
+        "low": 2,
+        "lower": 2,
+        "urgent": 1,
+    }
+
+
+def test_the_last_job_stops_for_one_that_comes_before_it() -> None:
+    first = job("first", Wish(1, 1), "h0", arrived=NOW - 3000)
+    last = job("last", Wish(1, 1), "h1", arrived=NOW - 2000)
+    urgent = job("urgent", Wish(1, 1), priority=90)
+    given = gives(Pool(NOW, hosts(2), (), (first, last, urgent)))
+    assert given == {"urgent": {"h1"}, "first": {"h0"}}
+
+
+def test_a_job_that_has_just_got_a_host_is_not_stopped() -> None:
+    young = job("young", Wish(2, 2), "h0", "h1")
+    has = {**young.has, "h1": Had(("g0",), NOW - STILL / 2)}
+    jobs = (replace(young, has=has), job("urgent", Wish(1, 1), priority=90))
+    assert gives(Pool(NOW, hosts(2), (), jobs)) == {"young": {"h0", "h1"}}
+    assert gives(Pool(NOW + STILL, hosts(2), (), jobs)).keys() == {"urgent"}
+
+
+def test_single_gpus_stay_where_they_are() -> None:
+    pool_hosts = hosts(2, 4)
+    first = job("first", Wish(2, 4, 0))
+    has = {host.name: Had(("g0", "g1"), NOW - 1000) for host in pool_hosts}
+    first = replace(first, has=has, began=NOW - 1000, waits=None)
+    decision = decide(pool := Pool(NOW, pool_hosts, (), (first,)))
+    assert not moves(pool, decision).releases
+
+
+def test_a_group_that_lost_hosts_goes_on_whole() -> None:
+    lost = replace(job("lost", Wish(2, 2), "h9"), has={})
+    leaving = job("leaving", Wish(1, 1), "h1", priority=0)
+    pool = Pool(NOW, hosts(2), (), (lost, leaving))
+    decision = decide(pool)
+    assert set(decision.gives["lost"]) == {"h0", "h1"}
+    assert not moves(pool, decision).begins
+
+
+def run_equal(wish: Wish, number: int, made: World, seconds: float) -> None:
+    """Let two people have equal jobs without an end for a while."""
+    for owner in ("anna", "ben"):
+        for each in range(number):
+            made.add(job(f"{owner}{each}", wish, owner=owner, waits=made.pool.now), LONG)
+    made.act()
+    for _ in range(int(seconds / 600)):
+        made.wait(600)
+
+
+def test_equals_do_not_stop_each_other_all_the_time() -> None:
+    made = World(Pool(NOW, hosts(4), (Person("anna"), Person("ben")), ()))
+    run_equal(Wish(1, 1), 4, made, 24 * 3600)
+    # A change at the end of each slice stops as many jobs as there are GPUs.
+    assert sum(made.stops.values()) <= 4 * 24
+    assert made.spent["anna"] == pytest.approx(made.spent["ben"], rel=0.2)
+
+
+def test_an_odd_gpu_goes_to_each_in_turn() -> None:
+    made = World(Pool(NOW, hosts(3), (Person("anna"), Person("ben")), ()))
+    run_equal(Wish(1, 3), 1, made, 200 * 3600)
+    assert not made.stops
+    assert made.spent["anna"] == pytest.approx(made.spent["ben"], rel=0.05)
+
+
+def test_the_release_of_a_host_ends_before_another_job_begins_there() -> None:
+    made = World(Pool(NOW, hosts(1), (), ()))
+    made.add(job("first", Wish(1, 1), waits=NOW), LONG)
+    made.act()
+    made.wait(STILL)
+    made.add(job("urgent", Wish(1, 1), priority=90, waits=made.pool.now), LONG)
+    made.act()
+    assert [set(each.has) for each in made.pool.jobs] == [{"h0"}, set()]
+    made.wait(LEAVES)
+    assert [set(each.has) for each in made.pool.jobs] == [set(), {"h0"}]

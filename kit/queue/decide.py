@@ -14,7 +14,7 @@ which stop with a checkpoint.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kit.queue.order import in_order, slices
@@ -69,6 +69,11 @@ class _Unit:
     host: str
     gpus: tuple[str, ...]
 
+    @property
+    def mine(self) -> bool:
+        """Whether the job has it already."""
+        return not self.cost[0]
+
 
 @dataclass
 class _Ledger:
@@ -111,7 +116,7 @@ class _Ledger:
         alike = (wish.least, wish.each, wish.hosts)
         if not job.has and alike in self._hopeless:
             return False
-        units = self._units(job)[: wish.least]
+        units = self._units(job, wish.least)[: wish.least]
         if len(units) < wish.least:
             if not job.has:
                 self._hopeless.add(alike)
@@ -143,14 +148,22 @@ class _Ledger:
 
     # ---- What a job could get next
 
-    def _units(self, job: QueuedJob) -> list[_Unit]:
-        """Return what a job could get next, first what disturbs least."""
+    def _units(self, job: QueuedJob, number: int) -> list[_Unit]:
+        """Return what a job could get next, first what disturbs least: its own, if it is enough."""
+        if job.has:
+            hosts = [host for host in self._hosts.values() if host.name in job.has]
+            mine = [unit for unit in self._units_of(job, hosts) if unit.mine]
+            if len(mine) >= number:
+                return mine
+        return self._units_of(job, self._hosts.values())
+
+    def _units_of(self, job: QueuedJob, hosts: Iterable[PoolHost]) -> list[_Unit]:
         wish, given = job.wish, self.gives.get(job.name, {})
         lost: dict[str, dict[str, int]] = defaultdict(dict)
         found = []
-        for host in self._hosts.values():
+        for host in hosts:
             allowed = not wish.hosts or host.name in wish.hosts
-            if allowed and (wish.each == 0 or host.name not in given):
+            if self._free[host.name] and allowed and (wish.each == 0 or host.name not in given):
                 for gpus in self._split(job, host):
                     if cost := self._cost(job, host.name, gpus, lost):
                         found.append(_Unit(cost, host.name, gpus))
@@ -246,7 +259,7 @@ class _Ledger:
         number = len(has) if job.wish.each != 0 else sum(map(len, has.values()))
         if number >= job.wish.most:
             return None
-        units = self._units(job)
+        units = self._units(job, 1)
         return next((unit for unit in units if not self._too_many(job, len(unit.gpus))), None)
 
     def _turn(

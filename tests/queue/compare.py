@@ -94,9 +94,9 @@ def _notes(trace: list[TraceJob], options: argparse.Namespace) -> list[str]:
         "Slurm knows how long each job runs, and kit does not. Slurm serves by arrival; kit by "
         f"what people have used, which halves in {HALF_LIFE / 86400:.0f} days.",
         f"Lost: {CHANGE:.0f} s for each change of a job's hosts, {RESTART:.0f} s for each stop "
-        "with a checkpoint, times its GPUs. If killed: the same decisions, but a job that shrinks or "
-        f"stops loses its work since the last checkpoint, each {CHECKPOINT / 60:.0f} min; or all "
-        "its work, without checkpoints.",
+        "with a checkpoint, times its GPUs. If killed: the same decisions, but a job that shrinks "
+        f"or stops loses its work since the last checkpoint, each {CHECKPOINT / 60:.0f} min; or "
+        "all its work, without checkpoints.",
     ]
 
 

@@ -167,7 +167,7 @@ def _result(trace: list[TraceJob], lines: list[str]) -> Result:
     result, jobs = Result("Slurm's backfill"), {job.name: job for job in trace}
     found = {fields["Name"]: fields for fields in map(_fields, lines)}
     zero = min(_seconds(found[job.name]["SubmitTime"]) - job.arrived for job in trace)
-    late = 0.0
+    late = held = 0.0
     for name, fields in found.items():
         job, state = jobs[name], fields["JobState"]
         if state != "COMPLETED":
@@ -177,6 +177,7 @@ def _result(trace: list[TraceJob], lines: list[str]) -> Result:
         result.ends[name] = end
         result.spans.append((begin, min(end, begin + job.seconds), job.gpus))
         late += end - begin - job.seconds
+        held += job.gpus * (end - begin) / job.work
     result.note = (
         f"Slurm held the GPUs of a job for {late / len(trace):.0f} s longer than it worked, on "
         "average: the time of its messages at the speed of the clock."

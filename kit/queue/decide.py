@@ -105,21 +105,21 @@ class _Ledger:
                 if not self._old(had.since):
                     self._stays[host].update(had.gpus)
                     self._young.add(job.name)
-        # The least of those that had nothing and could not be served: nor can others like them.
-        self._hopeless = set[tuple[int, int | None, frozenset[str]]]()
+        # The smallest number that jobs without GPUs could not be given: nor can others like them.
+        self._hopeless = dict[tuple[int | None, frozenset[str]], int]()
 
     # ---- The least of each
 
     def grant(self, job: QueuedJob) -> bool:
         """Give a job the least that it wants; return False, and nothing, if that cannot be."""
         wish = job.wish
-        alike = (wish.least, wish.each, wish.hosts)
-        if not job.has and alike in self._hopeless:
+        alike = (wish.each, wish.hosts)
+        if not job.has and wish.least >= self._hopeless.get(alike, wish.least + 1):
             return False
         units = self._units(job, wish.least)[: wish.least]
         if len(units) < wish.least:
             if not job.has:
-                self._hopeless.add(alike)
+                self._hopeless[alike] = wish.least
             return False
         if self._too_many(job, sum(len(unit.gpus) for unit in units)):
             return False

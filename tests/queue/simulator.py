@@ -6,6 +6,7 @@ Nothing is remembered but what the pool says: a controller that starts again goe
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -91,30 +92,34 @@ class World:
         decision = decide(self.pool)
         self._check(decision)
         now = moves(self.pool, decision)
+        jobs = {job.name: self._settled(job, decision) for job in self.pool.jobs}
         for release in now.releases:
-            job = self._job(release.job)
+            job = jobs[release.job]
             has = {**job.has, release.host: replace(job.has[release.host], leaving=True)}
-            self._put(replace(job, has=has))
+            jobs[job.name] = replace(job, has=has)
             self.ends[release.job, release.host] = self.pool.now + LEAVES
-        for job in self.pool.jobs:
-            if job.began is not None and job.name not in decision.gives:
-                self.stops[job.name] += 1
-                self._put(replace(job, began=None, waits=self.pool.now, level=0.0, early=False))
-            else:
-                self._put(replace(job, early=job.name in decision.early))
         for begin in now.begins:
-            job = self._job(begin.job)
+            job = jobs[begin.job]
             if job.began is None:
                 stands = level(job, self.pool.now)
                 job = replace(job, began=self.pool.now, waits=None, level=stands)
             has = {**job.has, begin.host: Had(begin.gpus, self.pool.now)}
-            self._put(replace(job, has=has))
+            jobs[job.name] = replace(job, has=has)
             for gpu in begin.gpus:
                 self._require_still(begin.host, gpu)
                 self.moved[begin.host, gpu] = self.pool.now
+        self.pool = replace(self.pool, jobs=tuple(jobs.values()))
         self._require_one_owner()
-        self._require_whole({each.job for each in now.begins})
+        self._require_whole(jobs[name] for name in {each.job for each in now.begins})
         return decision
+
+    def _settled(self, job: QueuedJob, decision: Decision) -> QueuedJob:
+        """Return a job that goes on, or has stopped."""
+        early = job.name in decision.early
+        if job.began is not None and job.name not in decision.gives:
+            self.stops[job.name] += 1
+            return replace(job, began=None, waits=self.pool.now, level=0.0, early=False)
+        return job if job.early == early else replace(job, early=early)
 
     def _check(self, decision: Decision) -> None:
         given = Counter(
@@ -161,9 +166,8 @@ class World:
         )
         assert not [gpu for gpu, number in has.items() if number > 1], "a GPU has two owners"
 
-    def _require_whole(self, began: set[str]) -> None:
-        for name in began:
-            job = self._job(name)
+    def _require_whole(self, began: Iterable[QueuedJob]) -> None:
+        for job in began:
             gpus = {host: had.gpus for host, had in job.keeps.items()}
             assert units(job.wish, gpus) >= job.wish.least, "a group has begun in part"
 
@@ -277,8 +281,9 @@ def run(seed: int, *, hosts: int = 12, jobs: int = 30, steps: int = 60) -> World
         event = random.random()
         host = random.choice(world.pool.hosts)
         if event < 0.5 and number < jobs:
-            world.add(random_job(random, world, number), random.choice((60, 600, 6000, 60_000)))
-            number += 1
+            for _ in range(min(jobs - number, max(1, 2 * jobs // steps))):
+                world.add(random_job(random, world, number), random.choice((60, 600, 6000, 60_000)))
+                number += 1
         elif event < 0.6:
             world.host(host.name, there=not host.there)
         elif event < 0.75:

@@ -177,10 +177,11 @@ def _result(trace: list[TraceJob], lines: list[str]) -> Result:
         result.ends[name] = end
         result.spans.append((begin, min(end, begin + job.seconds), job.gpus))
         late += end - begin - job.seconds
-        held += job.gpus * (end - begin) / job.work
+        held += job.gpus * (end - begin - job.seconds)
     result.note = (
         f"Slurm held the GPUs of a job for {late / len(trace):.0f} s longer than it worked, on "
-        "average: the time of its messages at the speed of the clock."
+        f"average, or {held / sum(job.work for job in trace):.1%} of all work: its messages take "
+        "longer at the speed of the clock."
     )
     return result
 

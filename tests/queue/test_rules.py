@@ -50,12 +50,9 @@ def test_the_lowest_priority_and_the_largest_surplus_shrink_first() -> None:
     )
     urgent = job("urgent", Wish(1, 1), priority=90)
     given = gives(Pool(NOW, hosts(9), (), (*jobs, urgent)))
-    assert {name: len(has) for name, has in given.items()} == {
-        "high": 4,
-        "low": 2,
-        "lower": 2,
-        "urgent": 1,
-    }
+    assert given["high"] == {"h0", "h1", "h2", "h3"}
+    assert given["low"] == {"h4", "h5"}
+    assert len(given["lower"]) == 2
 
 
 def test_the_last_job_stops_for_one_that_comes_before_it() -> None:
@@ -90,6 +87,37 @@ def test_a_group_that_lost_hosts_goes_on_whole() -> None:
     decision = decide(pool)
     assert set(decision.gives["lost"]) == {"h0", "h1"}
     assert not moves(pool, decision).begins
+
+
+def test_a_job_that_has_begun_stays_until_its_owner_is_a_slice_ahead() -> None:
+    jobs = (job("begun", Wish(1, 1), "h0"), job("waits", Wish(1, 1), owner="ben"))
+    for used, first in ((1.1, "begun"), (2.1, "waits")):
+        pool = Pool(NOW, hosts(1), (), jobs, {"anna": used, "ben": 0.9})
+        assert gives(pool).keys() == {first}
+
+
+def test_an_early_job_stays_while_its_owner_is_less_than_a_slice_ahead() -> None:
+    large = job("large", Wish(2, 2), priority=90)
+    early = job("early", Wish(1, 1), "h0", early=True)
+    waits = job("waits", Wish(1, 1), owner="ben", arrived=NOW - 10)
+    for used, first in ((0.3, "early"), (1.3, "waits")):
+        pool = Pool(NOW, hosts(1), (), (large, early, waits), {"anna": used, "ben": 0.2})
+        assert gives(pool).keys() == {first}
+
+
+def test_what_is_left_is_shared_evenly() -> None:
+    jobs = (job("first", Wish(1, 4)), job("second", Wish(1, 4), owner="ben"))
+    given = gives(Pool(NOW, hosts(4), (), jobs, {"ben": 0.1}))
+    assert [len(has) for has in given.values()] == [2, 2]
+
+
+def test_an_odd_gpu_stays_where_it_is() -> None:
+    jobs = (
+        job("first", Wish(1, 3), "h0", "h1"),
+        job("second", Wish(1, 3), "h2", owner="ben"),
+    )
+    given = gives(Pool(NOW, hosts(3), (), jobs, {"anna": 0.1}))
+    assert given == {"first": {"h0", "h1"}, "second": {"h2"}}
 
 
 def run_equal(wish: Wish, number: int, made: World, seconds: float) -> None:

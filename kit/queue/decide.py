@@ -14,7 +14,7 @@ which stop with a checkpoint.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kit.queue.order import in_order, slices
@@ -99,11 +99,11 @@ class _Ledger:
         self._holders = {name: self._holding(name) for name in self._hosts}
         self._spare = dict[str, int]()
         # The GPUs of each host that jobs have just got, and these jobs.
-        self._stays, self._young = defaultdict[str, set[str]](set), set[str]()
+        self._stays, self._young = dict[str, set[str]](), set[str]()
         for job in self.pool.jobs:
             for host, had in job.keeps.items():
                 if not self._old(had.since):
-                    self._stays[host].update(had.gpus)
+                    self._stays.setdefault(host, set()).update(had.gpus)
                     self._young.add(job.name)
         # The smallest number that jobs without GPUs could not be given: nor can others like them.
         self._hopeless = dict[tuple[int | None, frozenset[str]], int]()
@@ -120,6 +120,8 @@ class _Ledger:
         if len(units) < wish.least:
             if not job.has:
                 self._hopeless[alike] = wish.least
+            if self._young:
+                self._reserve(job)
             return False
         if self._too_many(job, sum(len(unit.gpus) for unit in units)):
             return False
@@ -127,6 +129,27 @@ class _Ledger:
         for unit in units:
             self._give(job, unit)
         return True
+
+    def _reserve(self, job: QueuedJob) -> None:
+        """Keep what nobody has for a job that waits only until others have had theirs a minute.
+
+        Otherwise short jobs that follow each other could keep a large one waiting for ever.
+        """
+        stays, young = self._stays, self._young
+        self._stays, self._young = {}, set()
+        units = sorted(self._units(job, job.wish.least), key=self._latest)[: job.wish.least]
+        self._stays, self._young = stays, young
+        number = sum(len(unit.gpus) for unit in units)
+        if len(units) == job.wish.least and not self._too_many(job, number):
+            for unit in units:
+                gpus = [gpu for gpu in unit.gpus if (unit.host, gpu) not in self._had]
+                self._take(unit.host, gpus)
+
+    def _latest(self, unit: _Unit) -> float:
+        """Return when the last of those who have GPUs of a unit got one."""
+        jobs = (self._had.get((unit.host, gpu)) for gpu in unit.gpus)
+        times = (had.since for job in jobs if job for had in job.keeps.values())
+        return max(times, default=0.0)
 
     def _too_many(self, job: QueuedJob, more: int) -> bool:
         most = self._people[job.owner].most
@@ -137,9 +160,12 @@ class _Ledger:
         gives[host] = (*gives.get(host, ()), *unit.gpus)
         for one in (job, *self._holders[host]):
             self._spare.pop(one.name, None)
-        self._free[host] = [gpu for gpu in self._free[host] if gpu not in unit.gpus]
-        self._holders[host] = self._holding(host)
+        self._take(host, unit.gpus)
         self.owned[job.owner] += len(unit.gpus)
+
+    def _take(self, host: str, gpus: Collection[str]) -> None:
+        self._free[host] = [gpu for gpu in self._free[host] if gpu not in gpus]
+        self._holders[host] = self._holding(host)
 
     def _holding(self, host: str) -> list[QueuedJob]:
         """Return the jobs that have GPUs of a host which nobody has been given yet."""

@@ -33,7 +33,7 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant("a GPU is given once", "decide", "if gpu not in unit.gpus]", "]"),
+    Mutant("a GPU is given once", "decide", "if gpu not in gpus]", "]"),
     Mutant(
         "a GPU has one owner", "moves", " and not any((host, gpu) in taken for gpu in gpus)", ""
     ),
@@ -50,6 +50,7 @@ MUTANTS = (
     Mutant("an early job is known", "decide", "early.add(job.name)", "pass"),
     Mutant("a host stays for a minute", "decide", "since >= STILL", "since >= 0"),
     Mutant("a young job is not stopped", "decide", "if job.name in self._young:", "if False:"),
+    Mutant("short jobs delay no large one", "decide", "if self._young:", "if False:"),
     Mutant("the priority comes first", "order", "return -level(job, pool.now)", "return 0"),
     Mutant("who waits rises", "order", "STEP * (waited // AGE)", "0"),
     Mutant("who has risen keeps it", "order", "max(job.level, job.priority)", "job.priority"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.model import DataSet, JobHosts, Limits, Mount, Receiver, Secret
+from kit.sharing import Queued
 from trainer.contract.code import DIGITS, code_name
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 
@@ -84,7 +85,7 @@ class Job:
     ranks are called silent (None: the launcher's default; 0: never). It ends `max_duration` seconds
     after its start, or when it has computed nothing for `idle` seconds. `notify` is for this job
     alone. `code` are the files with functions of the user's own that `train` names. `package` is
-    the folder with its code.
+    the folder with its code. With `queue`, the queue decides which of its hosts train.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Job:
     code: tuple[CodeFile, ...] = ()
     package: Package | None = None
     session: Session | None = None
+    queue: Queued | None = None
 
     @property
     def fetched(self) -> tuple[DataSet, ...]:

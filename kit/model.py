@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from kit.errors import Loc
 from kit.retention import KeptLogs
+from kit.sharing import EQUAL, Hours, Sharing
 
 Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the images' names in the user's files."""
@@ -81,7 +82,8 @@ class Gpu:
 class Host:
     """One host. `speed` is its link's in bits per second, `loc` its place in the inventory.
 
-    `interface` is None if the network's interface applies.
+    `interface` is None if the network's interface applies. `lend` are the hours in which the jobs
+    of the queue may use it, None for always.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Host:
     interface: str | None
     speed: int
     loc: Loc
+    lend: Hours | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ class Inventory:
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `data` is None if the file has no
     such section: the data services then run only if a job needs them. `notify` is for all jobs.
+    `sharing` are the rules of the queue.
     """
 
     file: str
@@ -228,6 +232,7 @@ class Inventory:
     data: DataService | None
     monitoring: Monitoring | None
     notify: tuple[Receiver, ...] = ()
+    sharing: Sharing = EQUAL
 
 
 @dataclass(frozen=True, slots=True)

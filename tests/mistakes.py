@@ -16,6 +16,19 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('a card and its instance', '{uuid: GPU-b}', '{uuid: MIG-GPU-c/1/0}', [
         '12: hosts.pc2.gpus[0].uuid: MIG-GPU-c/1/0 is a part of GPU-c (line 13); list the card or its instances',
     ]),
+    ('a time zone without its continent', 'cluster: lab', 'cluster: lab\nqueue: {zone: Berlin}', [
+        '2: queue.zone: there is no time zone \'Berlin\' here; write a name of the tz database, for example "Europe/Berlin" or "UTC"',
+    ]),
+    ('a share of nothing', 'cluster: lab', 'cluster: lab\nqueue: {people: {anna: {share: 0}}}', [
+        '2: queue.people.anna.share: 0 is out of range; write a number of more than 0',
+    ]),
+    ('lent, and never', '    roles: [manager]', '    roles: [manager]\n    lend: {}', [
+        '7: hosts.pc1.lend: is never lent; write `weekdays:` or `weekends:`, or leave `lend:` out',
+    ]),
+    ('lent at no time', '    roles: [manager]', '    roles: [manager]\n    lend: {weekdays: 19-8, weekends: "08:00-08:00"}', [
+        '7: hosts.pc1.lend.weekdays: \'19-8\' are no hours; write for example "19:00-08:00", in quotes, or all',
+        '7: hosts.pc1.lend.weekends: 08:00-08:00 begins when it ends; write for example "19:00-08:00", in quotes, or all',
+    ]),
     ('heartbeat without a unit', 'cluster: lab', 'cluster: lab\nswarm: {heartbeat: 2}', [
         '2: swarm.heartbeat: 2 has no unit; use s, m or h, for example 2s',
     ]),
@@ -515,7 +528,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring, notify',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring, notify, queue',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -839,7 +852,37 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: hosts.min: 0 is out of range; write a number of at least 1',
     ]),
     ('hosts: {max: 3}', [
-        '7: hosts.max: is not a key that is known here; use one of names, gpus_per_host, gpus, min',
+        '7: hosts.max: is for jobs with `queue`; leave it out, or write `queue: {owner: …}`',
+    ]),
+    ('gpus: {min: 2}', [
+        '7: gpus: is for jobs with `queue`; leave it out, or write `queue: {owner: …}`',
+    ]),
+    ('queue: {}', [
+        '7: queue.owner: is missing; add for example `owner: anna`',
+    ]),
+    ('queue: {owner: anna}\ngpus: {min: 3, max: 2}', [
+        '8: gpus.max: is smaller than `min`, 3; write at least 3',
+    ]),
+    ('queue: {owner: anna}\ngpus: {min: 4}', [
+        '8: gpus.min: the job wants at least 4 GPUs, the pool has 2 for it; write a number from 1 to 2',
+    ]),
+    ('queue: {owner: anna}\nhosts: {min: 3}', [
+        '8: hosts.min: the job wants at least 3 hosts, the pool has 2 for it; write a number from 1 to 2',
+    ]),
+    ('queue: {owner: anna}\nhosts: {min: 2, max: 1}', [
+        '8: hosts.max: is smaller than `min`, 2; write at least 2',
+    ]),
+    ('queue: {owner: anna}\nhosts: {min: 2}\ngpus: {min: 2}', [
+        '8: hosts.min: `gpus` says how many already, on any hosts; leave one of the two out',
+    ]),
+    ('queue: {owner: anna}\nhosts: {gpus: {pc1: [GPU-a]}}', [
+        '8: hosts.gpus: the queue chooses the GPUs; name hosts: `names`',
+    ]),
+    ('queue: {owner: anna}\nhosts: {gpus_per_host: 3}', [
+        '8: hosts: no host of the pool has 3 GPUs for it; see `kit plan`: other jobs have the GPUs',
+    ]),
+    ('queue: {owner: anna}\nparallel: {shard: 2}', [
+        '7: queue: ranks that divide a model keep their hosts, the queue changes them; leave one of the two out',
     ]),
     ("reference_batch: '256'", [
         "7: reference_batch: '256' is not a whole number; write for example `reference_batch: 256`",

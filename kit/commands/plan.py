@@ -26,6 +26,7 @@ from kit.plan.exchange import FINE, WANTED
 from kit.plan.measured import valid, with_measured_links
 from kit.plan.notes import package_notes
 from kit.plan.predict import Prediction, predict
+from kit.plan.queue import in_words
 from kit.plan.types import ExchangePlan, ExchangeWay
 from kit.plan.work import JobPlan, ServerPlan
 from kit.project import load_project, lowered_of
@@ -116,6 +117,8 @@ def _lines(
         yield from _data(lowered, job, sizes)
         yield f"home        {session.home}, in a volume of {job.hosts[0].name}, which stays"
         return
+    if queued := job.job.queue:
+        yield f"queue       {in_words(queued)}; `kit submit {job.name}` hands it in"
     yield from (_batch(job), *_recipe(job), *_precision(work), *_data(lowered, job, sizes))
     yield from _division(job) if job.division else [_traffic(job)]
     yield from () if predicted else _exchange(job)
@@ -163,7 +166,7 @@ def _batch(job: JobPlan) -> str:
     batch = job.batch
     if batch.total is None:
         return "batch       unknown; `batch_size: N` in the job gives the global batch"
-    gpus = sum(len(placement.gpus) for placement in job.placements)
+    gpus = sum(len(placement.gpus) for placement in job.counted)
     processes = "1 process" if gpus == 1 else f"{gpus:,} processes"
     if job.division:
         parts = job.division.sizes["data"] * job.division.sizes["shard"]

@@ -24,6 +24,7 @@ from kit.config.fields import (
 from kit.config.gpus import Gpus, index_faults, to_gpus
 from kit.config.monitoring import MonitoringSection, monitoring_faults, to_monitoring
 from kit.config.notify import Notify, to_receivers
+from kit.config.queue import LendSection, PoolSection, to_hours, to_sharing
 from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import AUTO, EngineName, Host, Inventory, Network
@@ -56,6 +57,11 @@ class HostSection(Section):
         None, description="Overrides `network.interface`; may be `auto`", examples=["eth0"]
     )
     speed: Speed | None = Field(None, description="Overrides `network.speed`")
+    lend: LendSection | None = Field(
+        None,
+        examples=[{"to": "pool", "weekdays": "19:00-08:00", "weekends": "all"}],
+        description="When its owner lends it to the jobs of the queue; default: always",
+    )
 
     @field_validator("ssh", mode="before")
     @classmethod
@@ -121,6 +127,9 @@ class InventorySection(Section):
     data: DataSection | None = Field(None, examples=[{"cache": "100GiB"}])
     monitoring: MonitoringSection | None = Field(None, examples=[{"retention": "30d"}])
     notify: Notify = Field([], description="Receivers of all jobs")
+    queue: PoolSection | None = Field(
+        None, examples=[{"people": {"anna": {"share": 2}, "ben": {}}, "zone": "Europe/Berlin"}]
+    )
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -131,13 +140,13 @@ class InventorySection(Section):
 
 
 def expand_hosts(
-    sections: Mapping[str, HostSection], defaults: NetworkSection
+    sections: Mapping[str, HostSection], defaults: NetworkSection, zone: str = "UTC"
 ) -> tuple[list[Host], list[Fault]]:
-    """Expand ranges and find duplicates; `defaults` apply to hosts without own values."""
+    """Expand ranges and find duplicates; `defaults` and `zone` are for hosts without own values."""
     faults: list[Fault] = []
     hosts: list[Host] = []
     for name, section in sections.items():
-        hosts += _expand(name, section, defaults, faults)
+        hosts += _expand(name, section, defaults, zone, faults)
     refuse_duplicates(hosts, faults)
     return hosts, faults
 
@@ -148,7 +157,8 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
     Raises:
         FaultsError: Mistakes that concern several sections: names, ranges, duplicates.
     """
-    hosts, faults = expand_hosts(section.hosts, section.network)
+    zone = (section.queue or PoolSection()).zone
+    hosts, faults = expand_hosts(section.hosts, section.network, zone)
     _check_cluster(section, hosts, faults)
     if faults:
         raise FaultsError(faults)
@@ -172,11 +182,12 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         data=to_data(section.data),
         monitoring=to_monitoring(section.monitoring),
         notify=to_receivers(section.notify, "NOTIFY_ALL"),
+        sharing=to_sharing(section.queue),
     )
 
 
 def _expand(
-    name: str, section: HostSection, defaults: NetworkSection, faults: list[Fault]
+    name: str, section: HostSection, defaults: NetworkSection, zone: str, faults: list[Fault]
 ) -> list[Host]:
     loc: Loc = ("hosts", name)
     try:
@@ -205,8 +216,9 @@ def _expand(
     roles = tuple(section.roles)
     # Naming the network's own interface changes nothing.
     interface = None if section.interface == defaults.interface else section.interface
+    hours = to_hours(section.lend, zone)
     return [
-        Host(one, address, login, roles, gpus, interface, own_speed, loc)
+        Host(one, address, login, roles, gpus, interface, own_speed, loc, hours)
         for one, address, login in zip(names, addresses, ssh, strict=True)
     ]
 

@@ -22,6 +22,7 @@ from kit.config.fields import (
 from kit.config.folder import CodeKey
 from kit.config.mounts import Mounts, to_mounts
 from kit.config.notify import Notify, to_receivers
+from kit.config.queue import GpusKey, QueueKey, check_queued, to_queued
 from kit.config.resources import JobHostsSection, LimitsSection, RendezvousSection, to_hosts
 from kit.config.session import OF_OTHERS, SessionSection, to_session
 from kit.config.train import (
@@ -40,6 +41,18 @@ from trainer.contract.code import WORKSPACE
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 from trainer.contract.models import OWN_DATA, of_torchvision
 from trainer.contract.own import is_own
+
+OF_TRAIN = {
+    "exchange": "leave it out: a script exchanges by itself",
+    "parallel": "leave it out: a script divides its model by itself",
+    "faults": "leave it out: torchrun restarts a script",
+}
+OF_COMMAND = {
+    "framework": "leave it out: `train` is PyTorch's",
+    "working_dir": "leave it out",
+    "quiet": "leave it out: `train` notices a worker that hangs after 10 s",
+}
+"""The keys of one kind of work alone, and what to do with them in the other."""
 
 
 class JobSection(Section):
@@ -111,6 +124,8 @@ class JobSection(Section):
         FaultsSection(), examples=[{"memory": "leave_out", "max_restarts": 5}]
     )
     hosts: JobHostsSection = Field(JobHostsSection(), examples=[{"names": ["pc1"]}])
+    queue: QueueKey = None
+    gpus: GpusKey = None
     data: DataSets = Field([])
     code: CodeKey = Field(
         default=cast(CodeKey, None),  # A union with None cannot have tags.
@@ -220,8 +235,7 @@ class JobSection(Section):
             raise wrong("is for `command`", "keep the one in `train:`", "batch_size")
         train = self.train
         elsewhere = train and (of_torchvision(train.model) or is_own(train.model))
-        known = train and not elsewhere and train.dataset not in OWN_DATA
-        if known and self.parameters is not None:
+        if train and not elsewhere and train.dataset not in OWN_DATA and self.parameters:
             raise wrong("is for `command`", "leave it out: kit knows its own models", "parameters")
         return self
 
@@ -260,10 +274,8 @@ class JobSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _quiet_scripts(self) -> JobSection:
-        if self.train is not None and self.quiet is not None:
-            fix = "leave it out: `train` notices a worker that hangs after 10 s"
-            raise wrong("is for `command`", fix, "quiet")
+    def _queued(self) -> JobSection:
+        check_queued(self.queue, self.hosts, self.gpus, {*self.model_fields_set, self.framework})
         return self
 
     @model_validator(mode="after")
@@ -277,20 +289,12 @@ class JobSection(Section):
 
     @model_validator(mode="after")
     def _train_alone(self) -> JobSection:
-        if self.train is None and "exchange" in self.model_fields_set:
-            raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
-        if self.train is not None and "framework" in self.model_fields_set:
-            raise wrong("is for `command`", "leave it out: `train` is PyTorch's", "framework")
+        only, fixes = ("`command`", OF_COMMAND) if self.train else ("`train`", OF_TRAIN)
+        for key in (key for key in fixes if key in self.model_fields_set):
+            raise wrong(f"is for {only}", fixes[key], key)
         if self.train is not None and self.setup:
             what = "is for `command`: containers of `train` are read-only"
             raise wrong(what, "build an image that has it", "setup")
-        if self.train is not None and self.working_dir is not None:
-            raise wrong("is for `command`", "leave it out", "working_dir")
-        if self.train is None and "parallel" in self.model_fields_set:
-            fix = "leave it out: a script divides its model by itself"
-            raise wrong("is for `train`", fix, "parallel")
-        if self.train is None and "faults" in self.model_fields_set:
-            raise wrong("is for `train`", "leave it out: torchrun restarts a script", "faults")
         for name in self.secrets:
             if name in self.environment:
                 raise wrong("is in `environment` too", "keep one of the two", "secrets", name)
@@ -342,4 +346,5 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         idle=section.idle,
         session=to_session(section.session),
         notify=to_receivers(section.notify, "NOTIFY"),
+        queue=to_queued(section.queue, section.hosts, section.gpus),
     )

@@ -46,7 +46,7 @@ WORK: Rows = (
         "node_list node nodename node_name node_selector placement constraints affinity machines "
         "partition hostfile host max_nodes max_hosts servers parallelism completions",
     ),
-    ({"hosts": {"min": 1}}, "min_nodes min_hosts min_replicas min_workers min_nnodes min_size"),
+    ({"hosts": {"min": 1}}, "min min_nodes min_hosts min_replicas min_workers min_nnodes min_size"),
     (
         {"mounts": [{"bind": "/srv/data", "to": "/data"}]},
         "volumes volume volume_mounts volume_mount binds bind mount volumes_from configs config "
@@ -80,6 +80,10 @@ WORK: Rows = (
         {"max_duration": "12h"},
         "time time_limit walltime active_deadline_seconds max_time max_run_duration "
         "max_run_time max_runtime",
+    ),
+    (
+        {"queue": {"owner": "anna", "priority": 50}},
+        "priority priority_class_name queue_name qos nice account",
     ),
     ({"idle": "30m"}, "idle_timeout idle_minutes_to_autostop autostop max_idle_time"),
     ({"image": "registry.lab:5000/trainer:0.1.0"}, "build container container_image docker_image"),
@@ -195,8 +199,7 @@ DECIDED: Reasons = (
     ("a server runs until `kit stop`", "time time_limit walltime active_deadline_seconds max_time"),
     (
         "inventory.yaml says which GPUs train",
-        "account qos reservation exclusive constraint priority queue queue_name "
-        "dependency array use gpu_type priority_class_name tolerations",
+        "reservation exclusive constraint dependency array use gpu_type tolerations",
     ),
     (
         "as many processes load the data as there is room for; `limits: {cpus: 8}` bounds them",

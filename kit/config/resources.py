@@ -32,13 +32,19 @@ class JobHostsSection(Section):
         description="Certain GPUs of each host, by index or UUID, instead of `names` and "
         "`gpus_per_host`. Other jobs get the rest",
     )
-    # There is no `max`: one below the plan's number would leave planned GPUs idle, and the plan
-    # would not show which. A host stands by with `use: spare`.
     min: int | None = Field(
         None,
         ge=1,
         examples=[1],
-        description="Smallest number of hosts with which the job continues; default: all its hosts",
+        description="Smallest number of hosts with which the job continues; default: all its "
+        "hosts, with `queue` 1",
+    )
+    # Without a queue, it would leave planned GPUs idle. A host stands by with `use: spare`.
+    max: int | None = Field(
+        None,
+        ge=1,
+        examples=[4],
+        description="Largest number of hosts of a job with `queue`; default: all its hosts",
     )
 
     @model_validator(mode="after")
@@ -49,6 +55,8 @@ class JobHostsSection(Section):
         for host, gpus in (self.gpus or {}).items():
             if len(set(gpus)) < len(gpus):
                 raise wrong("names a GPU twice", "name it once", "gpus", host)
+        if self.max is not None and self.max < (self.min or 1):
+            raise wrong(f"is smaller than `min`, {self.min}", f"write at least {self.min}", "max")
         return self
 
 

@@ -9,6 +9,7 @@ from kit import ranges
 from kit.errors import INVENTORY, Fault
 from kit.jobs import Framework, Job
 from kit.model import AUTO, Gpu, Host, Inventory, JobHosts, Use
+from kit.plan.queue import PoolPlan, pool_plan
 from kit.plan.types import Placement
 from kit.servers import Server
 from kit.values import WrongValueError, count, show_size
@@ -53,11 +54,15 @@ Placements = list[tuple[Placement, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The hosts and GPUs of each job, of its spares, and of each server."""
+    """The hosts and GPUs of each job, of its spares, and of each server; and the queue's.
+
+    Jobs of the queue have all that it may give them.
+    """
 
     training: Placements
     spares: Placements
     serving: Placements
+    pool: PoolPlan
     faults: list[Fault]
 
 
@@ -65,18 +70,21 @@ def allocate(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server
     """Assign GPUs to every job and every server, in their order and the inventory's order.
 
     Each request gets all GPUs of its use on its hosts, or `gpus_per_host` of the free ones. Jobs
-    that name their GPUs come first, so that others never take these.
+    that name their GPUs come first, so that others never take these. The queue divides what jobs
+    leave that are not its own.
     A server gets no GPU if no host has one for inference, a job no spare if others have taken all.
     """
     ledger = _Ledger({host.name: host for host in inventory.hosts}, inventory.network.interface)
     ordered = sorted(jobs, key=lambda job: not job.hosts.gpus)
-    placed = {job.name: _place_job(job, ledger) for job in ordered}
+    placed = {job.name: _place_job(job, ledger) for job in ordered if not job.queue}
+    pool = pool_plan(inventory, lambda host, gpu: (host, gpu) in ledger.owner)
+    placed |= {job.name: _place_queued(job, pool, ledger) for job in jobs if job.queue}
     training = [placed[job.name] for job in jobs]
     spares = [
         _place_spares(job, members, ledger) for job, members in zip(jobs, training, strict=True)
     ]
     serving = [_place_server(server, ledger) for server in servers]
-    return Allocation(training, spares, serving, [*_half_spares(inventory), *ledger.faults])
+    return Allocation(training, spares, serving, pool, [*_half_spares(inventory), *ledger.faults])
 
 
 def _half_spares(inventory: Inventory) -> Iterator[Fault]:
@@ -116,14 +124,34 @@ def _place_job(job: Job, ledger: _Ledger) -> tuple[Placement, ...]:
     return placements
 
 
+def _place_queued(job: Job, pool: PoolPlan, ledger: _Ledger) -> tuple[Placement, ...]:
+    """Return the hosts that a job of the queue may ever use, with all GPUs that it may get."""
+    request = _Request("job", job.name, Use.TRAINING, job.hosts)
+    named = {host.name for host in _hosts(request, ledger)}
+    each, found, rank = job.hosts.gpus_per_host, list[Placement](), 0
+    for host, ids in pool.hosts:
+        if host.name not in named or len(ids) < (each or 1):
+            continue
+        gpus = tuple(gpu for gpu in host.gpus if gpu.id in ids)[:each]
+        if len(gpus) > 1 and any(gpu.instance for gpu in gpus):
+            ledger.refuse(request, ("hosts",), *_several_instances(host, gpus))
+            return ()
+        found.append(_placement(request, host, rank, gpus, ledger, queued=True))
+        rank += len(gpus)
+    if named and not found:
+        what = f"no host of the pool has {count(each or 1, 'GPU')} for it"
+        ledger.refuse(request, ("hosts",), what, "see `kit plan`: other jobs have the GPUs")
+    return tuple(found)
+
+
 def _place_spares(job: Job, members: Sequence[Placement], ledger: _Ledger) -> tuple[Placement, ...]:
     """Return the spares of a job: those among its hosts, or all that no other job has taken.
 
     A model that ranks divide has no spare, as its parts are on the hosts that trained; nor have
-    TensorFlow's scripts, whose hosts are a fixed list, sessions, whose home is on their host, and
-    jobs that name their GPUs.
+    TensorFlow's scripts, whose hosts are a fixed list, sessions, whose home is on their host, jobs
+    of the queue, and jobs that name their GPUs.
     """
-    alone = job.framework is Framework.TENSORFLOW or job.parallel.used or job.session
+    alone = job.framework is Framework.TENSORFLOW or job.parallel.used or job.session or job.queue
     if not members or alone or job.hosts.gpus:
         return ()
     request = _Request("job", job.name, Use.SPARE, job.hosts)
@@ -173,14 +201,27 @@ def _placements(request: _Request, hosts: Iterable[Host], ledger: _Ledger) -> tu
         if len(gpus) > 1 and any(gpu.instance for gpu in gpus):
             ledger.refuse(request, ("hosts",), *_several_instances(host, gpus))
             return ()
-        whole = len(gpus) == len(host.gpus)
-        interface = host.interface or ledger.interface
-        if interface == AUTO:
-            interface = None
-        placement = Placement(host, rank, gpus, whole, interface, request.one_process)
+        placement = _placement(request, host, rank, gpus, ledger)
         placements.append(placement)
         rank += placement.processes
     return tuple(placements)
+
+
+def _placement(
+    request: _Request,
+    host: Host,
+    rank: int,
+    gpus: tuple[Gpu, ...],
+    ledger: _Ledger,
+    *,
+    queued: bool = False,
+) -> Placement:
+    whole = len(gpus) == len(host.gpus)
+    interface = host.interface or ledger.interface
+    if interface == AUTO:
+        interface = None
+    alone = request.one_process
+    return Placement(host, rank, gpus, whole, interface, one_process=alone, queued=queued)
 
 
 def _several_instances(host: Host, gpus: Sequence[Gpu]) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
 from kit.plan.notes import job_notes, server_notes, spare_notes, uuid_notes
 from kit.plan.notify import notify_faults
+from kit.plan.queue import counted, nodes, queue_faults
 from kit.plan.servers import able_hosts, handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
@@ -51,6 +52,7 @@ def make_plan(
     faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
     faults += session_faults(jobs, allocated.training)
     faults += notify_faults(inventory, jobs)
+    faults += queue_faults(inventory, jobs, allocated.training)
     if faults := [*faults, *division_faults(jobs, allocated.training)]:
         raise FaultsError(faults)
     plans = [
@@ -82,6 +84,7 @@ def make_plan(
         images=images(inventory, jobs, servers),
         lock=lock,
         data=data_plan(inventory, jobs, lock),
+        pool=allocated.pool,
         monitoring=inventory.monitoring,
         ipv6=any(":" in host.address for host in inventory.hosts),
     )
@@ -97,17 +100,18 @@ def _job_plan(
     fewest = job.hosts.fewest if job.hosts.fewest is not None else len(placements)
     mounts = storage.mounts(inventory.cluster, job)
     infiniband = inventory.network.infiniband
-    moved = traffic(job, placements)
-    ranks = sum(len(placement.gpus) for placement in placements)
+    most = tuple(counted(job.queue, placements))
+    moved = traffic(job, most)
+    ranks = sum(len(placement.gpus) for placement in most)
     return JobPlan(
         job=job,
         placements=placements,
         spares=spares,
-        nodes=(fewest, len(placements)),
+        nodes=nodes(job.queue, placements) if job.queue else (fewest, len(placements)),
         batch=batch(job, ranks // ((job.parallel.tensor or 1) * (job.parallel.pipeline or 1))),
         traffic=moved,
-        exchange=None if job.parallel.used else exchange(job, placements, moved),
-        division=division(job, placements),
+        exchange=None if job.parallel.used else exchange(job, most, moved),
+        division=division(job, most),
         precision=precision(job, (*placements, *spares)),
         mounts=storage.mount_points(mounts),
         volumes=storage.volumes(mounts, job.mounts),
@@ -181,6 +185,7 @@ def _version(section: Job | Server) -> str:
         "session": None,
         "notify": (),
         "parallel": {},
+        "queue": None,
     }
     return _hash(
         {

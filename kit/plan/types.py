@@ -14,7 +14,8 @@ class Placement:
     The `ranks` in the plan follow the order of the inventory: `first_rank` to
     `first_rank + processes - 1`. `whole`: `gpus` are all GPUs of the host. `interface` is used on
     the host's network. `one_process` uses all of its GPUs, as TensorFlow's do. A `spare` trains
-    only while another host of the job is lost; its ranks follow those of the others.
+    only while another host of the job is lost; its ranks follow those of the others. A `queued` one
+    trains while the queue gives the job GPUs of the host, at most these.
     """
 
     host: Host
@@ -24,6 +25,7 @@ class Placement:
     interface: str | None
     one_process: bool = False
     spare: bool = False
+    queued: bool = False
 
     @property
     def processes(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kit.jobs import Job
 from kit.model import Host, Lock, Monitoring, Network, Receiver, Registry
 from kit.plan.data import DataPlan
+from kit.plan.queue import PoolPlan, counted
 from kit.plan.types import (
     Batch,
     Division,
@@ -75,9 +76,14 @@ class JobPlan:
         return (*self.placements, *self.spares)
 
     @property
+    def counted(self) -> Sequence[Placement]:
+        """The hosts that train together; of a job of the queue, the most that it may have."""
+        return counted(self.job.queue, self.placements)
+
+    @property
     def world_size(self) -> int:
         """The number of processes that train together."""
-        return sum(placement.processes for placement in self.placements)
+        return sum(placement.processes for placement in self.counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,8 @@ class Plan:
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `images` are the names of all
     images that hosts run, without the digests of the `lock`. `data` is None if no job needs the
-    data services and the inventory does not ask for them. `ipv6`: the address of a host is one of
-    IPv6.
+    data services and the inventory does not ask for them. `pool` is what the queue divides.
+    `ipv6`: the address of a host is one of IPv6.
     """
 
     file: str
@@ -146,6 +152,7 @@ class Plan:
     images: tuple[str, ...]
     lock: Lock | None
     data: DataPlan | None
+    pool: PoolPlan
     monitoring: Monitoring | None
     ipv6: bool
 

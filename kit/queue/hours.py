@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-ALL_DAY = (time(0), time(0))
-"""From midnight to midnight."""
+from kit.sharing import Hours
+
 AHEAD = 9
 """Days that are looked at: a week, and the days around it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hours:
-    """When a host is lent, by the clock of a zone; None: not on such days.
-
-    A time that ends before it begins ends on the next day: from 19:00 on Friday to 08:00 on
-    Saturday belongs to `weekdays`.
-    """
-
-    zone: str
-    weekdays: tuple[time, time] | None = None
-    weekends: tuple[time, time] | None = None
 
 
 def lent(hours: Hours, now: float) -> tuple[bool, float | None]:

@@ -40,10 +40,12 @@ def slices(pool: Pool) -> dict[str, int]:
 def in_order(pool: Pool) -> list[QueuedJob]:
     """Return the jobs of a pool, the first to be served first."""
     used = slices(pool)
+    usable = {host.name for host in pool.hosts if host.usable}
 
     def key(job: QueuedJob) -> tuple[float, int, bool, float, str]:
-        # A job that began early does not come before those that it overtook.
-        stays = job.began is not None and not job.early
+        # A job that began early does not come before those that it overtook; nor does one that
+        # loses its hosts anyway come before those that would have to leave theirs.
+        stays = job.began is not None and not job.early and not usable.isdisjoint(job.keeps)
         return -level(job, pool.now), used[job.owner] - stays, not stays, job.arrived, job.name
 
     return sorted(pool.jobs, key=key)

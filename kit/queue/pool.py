@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kit.sharing import Person
+
 Gpus = Mapping[str, tuple[str, ...]]
 """The ids of GPUs by host."""
 
@@ -30,15 +32,6 @@ class PoolHost:
     def usable(self) -> bool:
         """Whether jobs may use it now."""
         return self.open and self.there
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    """Who owns jobs. `share` weighs against the others', `most` is the number of GPUs at once."""
-
-    name: str
-    share: float = 1.0
-    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

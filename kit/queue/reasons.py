@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kit.queue.pool import Gpus, Pool, QueuedJob, Wish
+from kit.values import count
 
 
 class Reasons:
@@ -29,8 +30,9 @@ class Reasons:
         if able < wish.least:
             opens = self._opens(wish)
             later = f"; {opens}" if opens else ""
-            return f"wants {wish.least} {noun}s, and the pool has {able} for it now{later}"
-        return f"waits for {wish.least} {noun}s, which {self._served} have"
+            return f"wants {count(wish.least, noun)}, and the pool has {able} for it now{later}"
+        have = "have" if ", " in self._served else "has"
+        return f"waits for {count(wish.least, noun)}, which {self._served} {have}"
 
     def _able(self, wish: Wish) -> int:
         """Return how many hosts, or GPUs, the pool has now for such a wish."""

@@ -9,8 +9,10 @@ from typing import Any
 
 from kit.model import Gpu, Host
 from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
+from kit.plan.queue import PoolPlan
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, ServerPlan
+from kit.queue.document import document_of
 from kit.targets.lowered import Lowered
 from kit.workload.documents import generated
 from kit.workload.types import Workload
@@ -75,11 +77,19 @@ def plan_json(
                 "jobs": _rows(jobs, "  "),
                 "servers": _rows(servers, "  "),
                 **({"data": _compact(_data(plan.data))} if plan.data else {}),
+                **({"queue": _queue(plan.pool)} if any(job.job.queue for job in plan.jobs) else {}),
                 "notes": _rows([_compact(note) for note in lowered.notes], "  "),
             }
         )
         + "\n"
     )
+
+
+def _queue(pool: PoolPlan) -> str:
+    document = document_of(pool)
+    parts = {key: _compact(value) for key, value in document.items()}
+    rows = {name: _compact(host) for name, host in document["hosts"].items()}
+    return _object({**parts, "hosts": _object(rows, "    ")}, "  ")
 
 
 def _data(data: DataPlan) -> dict[str, Any]:
@@ -157,6 +167,8 @@ def _job(
         items["prediction"] = dataclasses.asdict(prediction) if prediction else None
     compact = {key: _compact(value) for key, value in items.items()}
     compact["hosts"] = _placements(job.placements, whole=whole)
+    if job.job.queue:
+        compact["queue"] = _compact(dataclasses.asdict(job.job.queue))
     if job.spares:
         compact["spares"] = _placements(job.spares, whole=False)
     return _object(compact, "    ")

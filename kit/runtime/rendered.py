@@ -26,6 +26,7 @@ class Rendered:
     health checks of the user's own servers and of proxies. `data` is None
     without data services; `needs` are the data sets of each job, `spares` the hosts that stand by.
     `indexes` are the places of each host's GPUs in the inventory, by their UUIDs in small letters.
+    `queue` is the pool of the queue as a document, `queued` are its jobs.
     """
 
     hosts: tuple[Host, ...]
@@ -36,6 +37,13 @@ class Rendered:
     checks: Mapping[str, Check] = field(default_factory=dict)
     spares: Mapping[str, frozenset[str]] = field(default_factory=dict)
     indexes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    queue: Mapping[str, Any] = field(default_factory=dict)
+    queued: frozenset[str] = frozenset()
+
+    @property
+    def fixed(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """The GPUs of the workloads that the queue does not move, as `devices`."""
+        return {name: gpus for name, gpus in self.devices.items() if name not in self.queued}
 
 
 def rendered(tree: Path) -> Rendered:
@@ -74,11 +82,13 @@ def rendered(tree: Path) -> Rendered:
             if "health" in server or "proxy" in server
         }
         data = _data(plan["data"], hosts) if "data" in plan else None
+        queued = frozenset(job["name"] for job in plan["jobs"] if "queue" in job)
+        queue = plan.get("queue", {})
         needs = {job["name"]: _needs(job["data"]) for job in plan["jobs"] if "data" in job}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, devices, urls, data, needs, checks, spares, indexes)
+    return Rendered(hosts, devices, urls, data, needs, checks, spares, indexes, queue, queued)
 
 
 def _data(data: dict[str, Any], hosts: tuple[Host, ...]) -> DataPlan:

@@ -14,7 +14,7 @@ def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placem
     """Group placements by the names of their parts, in the order of the inventory.
 
     Hosts whose GPUs are known by index share a part if they have the same number of GPUs. A host
-    whose GPUs are pinned by UUID has a part of its own.
+    whose GPUs are pinned by UUID, or come and go with the queue, has a part of its own.
     """
     by_part: dict[str, list[Placement]] = {}
     for placement in placements:
@@ -24,7 +24,7 @@ def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placem
 
 def _name(role: Role, placement: Placement) -> str:
     prefix = f"{role}-spare" if placement.spare else role
-    if not placement.by_index:
+    if placement.queued or not placement.by_index:
         return f"{prefix}-on-{placement.host.name}"
     if placement.whole:
         name = f"{prefix}-{len(placement.gpus)}gpu"

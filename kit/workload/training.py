@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from kit.model import Limits
 from kit.plan.data import stream_url
+from kit.plan.queue import in_words
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
@@ -118,6 +119,8 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
         code=code_documents(job.job),
         package=job.job.package,
         session=job.job.session is not None,
+        queue=job.job.queue,
+        each=job.job.hosts.gpus_per_host,
     )
 
 
@@ -158,7 +161,7 @@ def _rendezvous(
         name=Role.RENDEZVOUS,
         hosts=(rendezvous.host,),
         placements=(),
-        replicas=1,
+        replicas=0 if job.job.queue else 1,
         image=job.image,
         launch=("python3", launcher),
         arguments=("rendezvous" if job.job.command else "coordinator",),
@@ -219,7 +222,7 @@ def _train(
         name=name,
         hosts=tuple(member.host for member in members),
         placements=tuple(members),
-        replicas=len(members),
+        replicas=0 if job.job.queue else len(members),
         image=job.image,
         launch=("python3", launcher),
         environment=environment,
@@ -267,6 +270,8 @@ def _metrics(port: int | None) -> tuple[Port, ...]:
 
 
 def _summary(job: JobPlan) -> str:
+    if job.job.queue:
+        return f"For the queue: {in_words(job.job.queue)}. `kit submit` deploys it with all off."
     gpus = sum(len(placement.gpus) for placement in job.placements)
     size = f"{count(len(job.placements), 'host')}, {count(gpus, 'GPU')}"
     if job.job.session:

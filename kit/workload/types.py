@@ -10,6 +10,7 @@ from kit.addresses import endpoint
 from kit.jobs import Package
 from kit.model import DataSet, Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
+from kit.sharing import Queued
 from kit.workload.settings import Config, Environment, HealthCheck, Net, Port, Restart, Update
 from trainer.contract.bearer import KEY
 
@@ -176,7 +177,9 @@ class Workload:
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
     `data` are the data sets of a job, `code` its Python files, which a server of it gets too,
     `package` is the folder with its code.
-    `files` are other files that its containers read. People work in a `session`.
+    `files` are other files that its containers read. People work in a `session`. With
+    `queue`, it has a part for each host that it may use, and the queue decides which of them run,
+    with `each` GPUs or all of a host.
     The user's own server has no document. It must answer the path `health` at its `urls`, at the
     latest `start_timeout` seconds after its start. A server can work while it answers `ready`.
     The hashes are the versions of the inventory's entries and of the file.
@@ -210,6 +213,8 @@ class Workload:
     ready: str = ""
     start_timeout: int = 600
     session: bool = False
+    queue: Queued | None = None
+    each: int | None = None
 
     @property
     def proxied(self) -> bool:
@@ -220,6 +225,11 @@ class Workload:
     def title(self) -> str:
         """Its name in messages."""
         return f"job {self.name}" if self.kind is Kind.JOB else self.name
+
+    @property
+    def begins(self) -> bool:
+        """Whether a deploy starts it: it is not idle, nor waits in the queue."""
+        return bool(self.parts) and not self.queue
 
     @property
     def keyed(self) -> bool:

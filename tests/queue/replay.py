@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from kit.queue.decide import decide
 from kit.queue.moves import moves
 from kit.queue.order import level
-from kit.queue.pool import Had, Person, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.pool import Had, Pool, PoolHost, QueuedJob, Wish
+from kit.sharing import Person
 from tests.queue.simulator import LEAVES
 from tests.queue.trace import TraceJob
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from kit.queue.decide import STILL, Decision, decide
-from kit.queue.moves import moves
-from kit.queue.order import level
-from kit.queue.pool import Had, Person, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.decide import STILL, Decision
+from kit.queue.pool import Had, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.turn import turn
+from kit.sharing import Person
 
 LEAVES = 4.0
 """Seconds at most until a job has released a host."""
@@ -89,10 +89,13 @@ class World:
     def act(self) -> Decision:
         """Decide, and carry out what can be done now."""
         self.decided += 1
-        decision = decide(self.pool)
+        turned = turn(self.pool)
+        decision, now = turned.decision, turned.moves
         self._check(decision)
-        now = moves(self.pool, decision)
-        jobs = {job.name: self._settled(job, decision) for job in self.pool.jobs}
+        jobs = {job.name: job for job in turned.jobs}
+        for before in self.pool.jobs:
+            if before.began is not None and jobs[before.name].began is None:
+                self.stops[before.name] += 1
         for release in now.releases:
             job = jobs[release.job]
             has = {**job.has, release.host: replace(job.has[release.host], leaving=True)}
@@ -100,9 +103,6 @@ class World:
             self.ends[release.job, release.host] = self.pool.now + LEAVES
         for begin in now.begins:
             job = jobs[begin.job]
-            if job.began is None:
-                stands = level(job, self.pool.now)
-                job = replace(job, began=self.pool.now, waits=None, level=stands)
             has = {**job.has, begin.host: Had(begin.gpus, self.pool.now)}
             jobs[job.name] = replace(job, has=has)
             for gpu in begin.gpus:
@@ -112,14 +112,6 @@ class World:
         self._require_one_owner()
         self._require_whole(jobs[name] for name in {each.job for each in now.begins})
         return decision
-
-    def _settled(self, job: QueuedJob, decision: Decision) -> QueuedJob:
-        """Return a job that goes on, or has stopped."""
-        early = job.name in decision.early
-        if job.began is not None and job.name not in decision.gives:
-            self.stops[job.name] += 1
-            return replace(job, began=None, waits=self.pool.now, level=0.0, early=False)
-        return job if job.early == early else replace(job, early=early)
 
     def _check(self, decision: Decision) -> None:
         given = Counter(

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kit.queue.decide import STILL, decide
-from kit.queue.hours import ALL_DAY, Hours, lent
+from kit.queue.hours import lent
 from kit.queue.order import SLICE
-from kit.queue.pool import Person, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.pool import Pool, PoolHost, QueuedJob, Wish
+from kit.sharing import ALL_DAY, Hours, Person
 from tests.queue.simulator import LEAVES, World, run, units
 
 HOSTS = tuple(PoolHost(f"pc{number}", ("0", "1")) for number in range(1, 5))
@@ -68,7 +69,7 @@ def test_a_job_below_its_least_stops_only_for_a_higher_priority() -> None:
     settle(made)
     assert sizes(made) == {"first": 0, "equal": 0, "urgent": 4}
     reasons = decide(made.pool).reasons
-    assert reasons["first"] == "waits for 3 hosts, which urgent have"
+    assert reasons["first"] == "waits for 3 hosts, which urgent has"
 
 
 def test_a_later_job_begins_early_and_gives_way() -> None:

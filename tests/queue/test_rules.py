@@ -8,7 +8,8 @@ import pytest
 
 from kit.queue.decide import STILL, decide
 from kit.queue.moves import moves
-from kit.queue.pool import Had, Person, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.pool import Had, Pool, PoolHost, QueuedJob, Wish
+from kit.sharing import Person
 from tests.queue.simulator import LEAVES, World
 
 NOW = 1e9
@@ -171,3 +172,12 @@ def test_the_release_of_a_host_ends_before_another_job_begins_there() -> None:
     assert [set(each.has) for each in made.pool.jobs] == [{"h0"}, set()]
     made.wait(LEAVES)
     assert [set(each.has) for each in made.pool.jobs] == [set(), {"h0"}]
+
+
+def test_who_loses_a_host_anyway_takes_none_from_an_equal() -> None:
+    lost = job("lost", Wish(1, 1), "h9", arrived=NOW - 3000)
+    stays = job("stays", Wish(1, 1), "h0", owner="ben")
+    pool = Pool(NOW, hosts(1), (), (lost, stays))
+    assert gives(pool) == {"stays": {"h0"}}
+    closed = (*hosts(1), PoolHost("h9", ("g0",), open=False))
+    assert gives(replace(pool, hosts=closed)) == {"stays": {"h0"}}

@@ -1,0 +1,68 @@
+"""One turn of the queue: what is decided, what is done now, and what is noted of each job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from kit.queue.decide import Decision, decide
+from kit.queue.moves import Moves, moves
+from kit.queue.order import level
+from kit.queue.pool import Gpus, Pool, QueuedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`jobs` are those of the pool with new notes; what they have is as it was before the moves.
+
+    `reasons` are why each job that waits does so.
+    """
+
+    decision: Decision
+    moves: Moves
+    jobs: tuple[QueuedJob, ...]
+
+    reasons: Mapping[str, str]
+
+
+def turn(pool: Pool) -> Turn:
+    """Decide, and note which jobs begin, wait again, or have begun before others."""
+    decision = decide(pool)
+    now = moves(pool, decision)
+    begins = {each.job for each in now.begins}
+    jobs = tuple(_noted(job, pool.now, decision, begins) for job in pool.jobs)
+    held = {
+        (host, gpu): job.name
+        for job in pool.jobs
+        for host, had in job.has.items()
+        for gpu in had.gpus
+    }
+    soon = {
+        job.name: _soon(decision.gives[job.name], held)
+        for job in jobs
+        if job.began is None and job.name in decision.gives
+    }
+    return Turn(decision, now, jobs, {**decision.reasons, **soon})
+
+
+def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
+    """Return for whom a job waits that has been given GPUs which others still have."""
+    who = {
+        (held[host, gpu], host)
+        for host, gpus in gives.items()
+        for gpu in gpus
+        if (host, gpu) in held
+    }
+    leaves = ", ".join(f"{job} has left {host}" for job, host in sorted(who)[:3])
+    return f"begins as soon as {leaves}"
+
+
+def _noted(job: QueuedJob, now: float, decision: Decision, begins: Collection[str]) -> QueuedJob:
+    if job.name not in decision.gives:
+        if job.began is None:
+            return job
+        return replace(job, began=None, waits=now, level=0.0, early=False)
+    early = job.name in decision.early
+    if job.began is None and job.name in begins:
+        return replace(job, began=now, waits=None, level=level(job, now), early=early)
+    return replace(job, early=early)

@@ -1,0 +1,37 @@
+"""The labels by which a job's services say what the queue must know of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kit.queue.pool import Wish
+from kit.sharing import Queued
+
+OWNER, PRIORITY = "kit.queue.owner", "kit.queue.priority"
+HOSTS, GPUS = "kit.queue.hosts", "kit.queue.gpus"
+EACH = "kit.queue.gpus-per-host"
+NO_LIMIT = 10**6
+"""More hosts or GPUs than there are."""
+
+
+def labels_of(queued: Queued, each: int | None) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a job; `each` is the number of GPUs that it wants on each host."""
+    wanted = f"{queued.least}-{'' if queued.most is None else queued.most}"
+    return (
+        (OWNER, queued.owner),
+        (PRIORITY, str(queued.priority)),
+        (GPUS if queued.counts_gpus else HOSTS, wanted),
+        *(((EACH, str(each)),) if each is not None else ()),
+    )
+
+
+def wish_of(labels: Mapping[str, str], hosts: frozenset[str]) -> Wish:
+    """Return what a job wants by its labels, on `hosts`, of which it has a service each.
+
+    Raises:
+        ValueError: A label is not as kit writes it.
+    """
+    counts_gpus = GPUS in labels
+    least, _, most = labels[GPUS if counts_gpus else HOSTS].partition("-")
+    each = 0 if counts_gpus else int(labels[EACH]) if EACH in labels else None
+    return Wish(int(least), int(most) if most else NO_LIMIT, each, hosts)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from kit.queue.carrier import Queue
 from kit.runtime.access import Access
 from kit.runtime.history import Deployment
 from kit.runtime.record_files import FoundRecords
@@ -126,3 +127,6 @@ class Target(Protocol):
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the deployments, the newest first."""
+
+    def queue(self) -> Queue | None:
+        """Return the queue of jobs, or None if the target has none."""

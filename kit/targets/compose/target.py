@@ -233,6 +233,9 @@ class ComposeTarget:
         """Return the records beside the checkpoints; see `Target.records`."""
         return from_hosts(self._hosts.rendered.hosts, kind, source)
 
+    def queue(self) -> None:
+        """Return None; see `Target.queue`."""
+
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""
         return self._hosts.central.history()

@@ -198,6 +198,9 @@ class LocalTarget:
         files = [file for host, folder in folders.items() for file in from_folder(host, folder)]
         return FoundRecords(tuple(files))
 
+    def queue(self) -> None:
+        """Return None; see `Target.queue`."""
+
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""
         return tuple(reversed(read_history(self._cluster)))

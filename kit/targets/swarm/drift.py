@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kit.targets.fields import by_hand, compared
+from kit.queue.words import OWNER
+from kit.targets.fields import Fields, by_hand, compared
 from kit.targets.swarm.file_fields import of_file
+from kit.targets.swarm.pool import SINCE, VISIBLE
 from kit.targets.swarm.service_fields import of_service
 from kit.targets.swarm.state import FILE_LABEL, Cluster, Service
+
+OF_QUEUE = frozenset(
+    {
+        "deploy.replicas",
+        "deploy.resources.kit_gpu",
+        f"deploy.labels.{SINCE}",
+        f"environment.{VISIBLE}",
+        "environment.KIT_NPROC",
+    }
+)
+"""What the queue changes in the services of its jobs."""
 
 
 def drift(
@@ -40,6 +53,12 @@ def differences(
     lines += [f"{part} is not in its file" for part in actual if part not in wanted]
     for part in (each for each in wanted if each in actual):
         strict = actual[part].keys() if wanted[part].whole else ()
-        differ = compared(wanted[part].fields, actual[part], strict=strict)
+        left = _without_queue if f"deploy.labels.{OWNER}" in actual[part] else Fields
+        differ = compared(left(wanted[part].fields), left(actual[part]), strict=strict)
         lines += [f"{part}: {each}" for each in differ]
     return lines
+
+
+def _without_queue(fields: Fields) -> Fields:
+    """Leave out what the queue changes: the service's replicas, and the GPUs that it has."""
+    return {name: value for name, value in fields.items() if name not in OF_QUEUE}

@@ -133,6 +133,7 @@ def _node(node: dict[str, Any]) -> Node:
         message=node["Status"].get("Message", ""),
         labels=tuple(sorted(labels.items())),
         gpus=_named(node["Description"].get("Resources", {}).get("GenericResources")),
+        down=node["Status"]["State"] == "down",
     )
 
 

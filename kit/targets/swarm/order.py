@@ -11,7 +11,9 @@ Gpu = tuple[str, str]
 
 
 def gpus_of(work: Workload) -> set[Gpu]:
-    """Return the GPUs of a workload in the plan."""
+    """Return the GPUs of a workload in the plan; the queue decides which ones its jobs have."""
+    if work.queue:
+        return set()
     return {
         (placement.host.name, gpu.resource)
         for placement in work.placements

@@ -20,7 +20,8 @@ def refuse(
     """Raise KitError with everything that keeps a workload from being deployed."""
     ours = {each.stack for each in work}
     planned: Counter[str] = Counter()
-    for placement in (place for each in work for place in each.placements):
+    fixed = (each for each in work if not each.queue)  # The queue gives its jobs what is free.
+    for placement in (place for each in fixed for place in each.placements):
         planned[placement.host.name] += len(placement.gpus)
     problems = [
         problem
@@ -56,9 +57,9 @@ def _problems(
             yield f"{host} is not a node of the swarm: kit swarm up"
         elif not node.ready or node.availability != "active":
             down.append(f"{host} is {'down' if not node.ready else node.availability}")
-        elif shortage := _shortage(node, planned[host], job, ours, cluster):
+        elif not job.queue and (shortage := _shortage(node, planned[host], job, ours, cluster)):
             yield f"{job.name}: {shortage}"
-    if down and len(job.placements) - len(down) < job.needed:
+    if down and not job.queue and len(job.placements) - len(down) < job.needed:
         fewer = ", or let the job continue with fewer (`hosts: {min: …}`)"
         yield (
             f"{job.name}: {', '.join(down)}, and it needs {count(job.needed, 'host')}: "

@@ -39,7 +39,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node from the managers' view; `host` is its label with the inventory's name."""
+    """A node from the managers' view; `host` is its label with the inventory's name.
+
+    It may be neither `ready` nor `down`: a new leader of the managers has not heard of it yet.
+    """
 
     id: str
     hostname: str
@@ -50,6 +53,7 @@ class Node:
     message: str
     labels: tuple[tuple[str, str], ...]
     gpus: tuple[str, ...]
+    down: bool = False
 
     @property
     def name(self) -> str:

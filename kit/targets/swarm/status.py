@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from kit.queue.record import Record
+from kit.queue.words import OWNER
 from kit.runtime.endings import HOPELESS, never_began
-from kit.runtime.status import ENDED, HostStatus, State
+from kit.runtime.status import ENDED, HostStatus, JobStatus, State
 from kit.targets.swarm.labels import JOB_LABEL, job_label
 from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
 from kit.values import count, grouped
@@ -71,6 +73,8 @@ def host_statuses(cluster: Cluster, job: str) -> tuple[HostStatus, ...]:
     hosts: list[HostStatus] = []
     labelled = grouped((node.label(job_label(job)), node) for node in cluster.nodes)
     for service in working(cluster, job):
+        if not service.replicas and service.label(OWNER):
+            continue  # The queue has not given it this host.
         hosts += _of_service(cluster, service, labelled.get(service.part, ()))
     return tuple(sorted(hosts, key=lambda host: host.host))
 
@@ -262,3 +266,10 @@ def job_state(hosts: Sequence[HostStatus], fewest: int) -> tuple[State, str]:
     if completed and len(completed) >= fewest:
         return State.COMPLETED, reasons
     return (State.FAILED if State.FAILED in states else State.STOPPED), reasons
+
+
+def in_queue(status: JobStatus, record: Record | None) -> JobStatus:
+    """Return the status of a job that may wait in the queue, which has given it no host."""
+    if record is None or record.ended is not None or status.hosts:
+        return status
+    return replace(status, message=f"in the queue: {record.reason}".removesuffix(": "))

@@ -37,10 +37,12 @@ from kit.targets.swarm.monitoring import MONITORING
 from kit.targets.swarm.names import key_name, monitoring_stack, secret_name, variable
 from kit.targets.swarm.observe import first_answer, observe_cluster
 from kit.targets.swarm.platform import PLATFORM
+from kit.targets.swarm.queue import SwarmQueue
 from kit.targets.swarm.state import Cluster, Service
 from kit.targets.swarm.status import (
     fewest_of,
     host_statuses,
+    in_queue,
     job_state,
     lacking,
     names_of,
@@ -172,7 +174,7 @@ class SwarmTarget:
                 else:
                     say(unchanged_message(each))
         try:
-            wait_until_up(manager, [each.name for each in workloads if each.parts], say)
+            wait_until_up(manager, [each.name for each in workloads if each.begins], say)
         except NotUpError as error:
             if error.mistake:
                 raise self._given_up(executor, error) from None
@@ -197,7 +199,11 @@ class SwarmTarget:
         """Return the status from tasks and logs; see `Target.status`."""
         cluster = self._see()
         statuses = {status.job: status for status in registers.recorded_statuses(self._docker())}
-        statuses |= {name: self._status(cluster, name) for name in names_of(cluster)}
+        records = self.queue().records()
+        statuses |= {
+            name: in_queue(self._status(cluster, name), records.get(name))
+            for name in names_of(cluster)
+        }
         return tuple(statuses[name] for name in sorted(statuses))
 
     def _status(self, cluster: Cluster, name: str) -> JobStatus:
@@ -321,6 +327,10 @@ class SwarmTarget:
     def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
         """Return the records beside the checkpoints; see `Target.records`."""
         return from_hosts(self._rendered.hosts, kind, source)
+
+    def queue(self) -> SwarmQueue:
+        """Return the queue, as the manager shows it; see `Target.queue`."""
+        return SwarmQueue(self._docker(), self._rendered.hosts)
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

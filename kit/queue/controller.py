@@ -1,0 +1,113 @@
+"""The controller of the queue: it observes, decides, and carries out, once a second.
+
+It remembers nothing that it could not observe again, so it may be killed at any time. It acts only
+where its manager leads the others: when that one is lost, another manager's controller goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from kit.errors import KitError
+from kit.queue.carrier import Queue, Seen
+from kit.queue.document import Rules
+from kit.queue.pool import Pool, QueuedJob
+from kit.queue.record import Record, Spent, going
+from kit.queue.turn import Turn, turn
+from kit.values import Say
+
+TURN = 1.0
+"""Seconds between two turns."""
+HANDOVER = 2.0
+"""Seconds for which a controller only looks after its manager has become the leader: what the one
+before it has begun to change must be seen."""
+NOTED = 60.0
+"""Seconds after which what people have used is noted again; what is not noted is lost with the
+controller."""
+
+
+class Controller:
+    """Runs a queue; `say` tells what it does."""
+
+    def __init__(self, carrier: Queue, say: Say, clock: Callable[[], float] = time.time) -> None:
+        self._carrier = carrier
+        self._say = say
+        self._clock = clock
+        self._leads_since: float | None = None
+        self._spent: Spent | None = None
+        self._noted = 0.0
+
+    def run(self) -> None:
+        """Run for ever. What fails is told, and tried again."""
+        fault = ""
+        while True:
+            began = time.monotonic()
+            try:
+                self.step()
+                fault = ""
+            except KitError as error:
+                if str(error) != fault:
+                    self._say(f"{error}; tries again")
+                fault = str(error)
+            time.sleep(max(0.0, TURN - (time.monotonic() - began)))
+
+    def step(self) -> None:
+        """Take one turn, if this controller's manager leads."""
+        if not self._carrier.leads():
+            if self._leads_since is not None:
+                self._say("another manager leads: its controller decides")
+            self._leads_since = self._spent = None
+            return
+        if self._leads_since is None:
+            self._leads_since = time.monotonic()
+            self._say("this manager leads: this controller decides")
+        if (rules := self._carrier.rules()) is None:
+            return
+        now, records = self._clock(), self._carrier.records()
+        spent = self._spent or self._carrier.spent()
+        half_life = rules.sharing.half_life
+        present = list(going(records).values())
+        seen = self._carrier.look(rules, present, spent.until(now, half_life), now)
+        if time.monotonic() - self._leads_since < HANDOVER:
+            return
+        for job, state in seen.ended.items():
+            self._end(records[job], str(state), now)
+        self._count(rules, seen.pool, spent, now)
+        self._carry_out(seen, turn(seen.pool), records)
+
+    def _end(self, record: Record, state: str, now: float) -> None:
+        self._say(f"{record.job} of {record.owner} has {state}")
+        self._carrier.update(replace(record, ended=now, state=state, waits=None, reason=""))
+
+    def _count(self, rules: Rules, pool: Pool, spent: Spent, now: float) -> None:
+        """Count what people have, and note it once a minute."""
+        gpus = {
+            (job.owner, job.name): sum(len(had.gpus) for had in job.has.values())
+            for job in pool.jobs
+        }
+        known = spent if spent.at else Spent(now)
+        self._spent = known.more(now, rules.sharing.half_life, gpus)
+        if time.monotonic() - self._noted >= NOTED:
+            self._carrier.set_spent(self._spent)
+            self._noted = time.monotonic()
+
+    def _carry_out(self, seen: Seen, now: Turn, records: Mapping[str, Record]) -> None:
+        for release in (*seen.lost, *now.moves.releases):
+            self._say(f"{release.job} leaves {release.host}")
+            self._carrier.release(release)
+        runs = {each.job for each in now.moves.begins} | {job.name for job in now.jobs if job.has}
+        for job in now.jobs:
+            if (job.name in runs) != (job.name in seen.coordinators):
+                self._carrier.coordinate(job.name, on=job.name in runs)
+        for begin in now.moves.begins:
+            self._say(f"{begin.job} gets {', '.join(begin.gpus)} of {begin.host}")
+            self._carrier.begin(begin, seen.pool.now)
+        for job in now.jobs:
+            self._note(records[job.name], job, now.reasons.get(job.name, ""))
+
+    def _note(self, record: Record, job: QueuedJob, reason: str) -> None:
+        noted = record.noted(job, reason)
+        if noted != record:
+            self._carrier.update(noted)

@@ -1,0 +1,122 @@
+"""What is kept of each job of the queue, and of what people have used. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kit.queue.pool import Had, QueuedJob, Wish
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job of the queue, beyond what its services say.
+
+    Times are in seconds since the epoch: `arrived` at the queue, `waits` since, `began` to run,
+    `ended` with the `state` of a job. `by` has handed it in. `reason` is why it waits. It has had
+    its GPUs for `used` GPU-seconds, and waited for `waited` seconds before it began.
+    """
+
+    job: str
+    owner: str
+    priority: int
+    arrived: float
+    by: str = ""
+    waits: float | None = None
+    began: float | None = None
+    level: float = 0.0
+    early: bool = False
+    reason: str = ""
+    ended: float | None = None
+    state: str = ""
+    used: float = 0.0
+    waited: float = 0.0
+
+    def to_job(self, wish: Wish, has: Mapping[str, Had]) -> QueuedJob:
+        """Return the job with its `wish`, and what it `has` now.
+
+        A controller that was killed may have started it without a note: then it began with the
+        first host that it has.
+        """
+        began = self.began
+        if began is None and (kept := [had.since for had in has.values() if not had.leaving]):
+            began = min(kept)
+        return QueuedJob(
+            name=self.job,
+            owner=self.owner,
+            priority=self.priority,
+            arrived=self.arrived,
+            wish=wish,
+            has=has,
+            waits=None if began is not None else self.waits or self.arrived,
+            began=began,
+            level=self.level,
+            early=self.early,
+        )
+
+    def noted(self, job: QueuedJob, reason: str) -> Record:
+        """Return the record with what a turn has noted of its job."""
+        waited = self.waited
+        if self.began is None and job.began is not None:
+            waited += max(0.0, job.began - (self.waits or self.arrived))
+        return replace(
+            self,
+            waits=job.waits,
+            began=job.began,
+            level=job.level,
+            early=job.early,
+            reason=reason,
+            waited=waited,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {key: value for key, value in asdict(self).items() if value not in (None, "")}
+
+
+def record_of(document: Mapping[str, Any]) -> Record:
+    """Return the record of a document; keys of a later kit are left out.
+
+    Raises:
+        TypeError: It is none.
+    """
+    known = {key: value for key, value in document.items() if key in Record.__dataclass_fields__}
+    return Record(**known)
+
+
+def going(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Return the jobs that have not ended, by name."""
+    return {name: record for name, record in records.items() if record.ended is None}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """GPU-hours of each person until `at`, which halve over a time.
+
+    `months` are the whole GPU-hours, by the month (`2026-11`, in UTC), the person and the job.
+    """
+
+    at: float
+    hours: Mapping[str, float] = field(default_factory=dict)
+    months: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+
+    def until(self, now: float, half_life: float) -> dict[str, float]:
+        """Return what they count for at a time. A clock that was put back changes nothing."""
+        left: float = 0.5 ** (max(0.0, now - self.at) / half_life)
+        return {person: hours * left for person, hours in self.hours.items()}
+
+    def more(self, now: float, half_life: float, gpus: Mapping[tuple[str, str], int]) -> Spent:
+        """Return it at a later time; the jobs of people have had so many `gpus` since."""
+        hours, passed = self.until(now, half_life), max(0.0, now - self.at) / HOUR
+        month = f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
+        people = {name: dict(jobs) for name, jobs in self.months.get(month, {}).items()}
+        for (person, job), number in gpus.items():
+            if number:
+                hours[person] = hours.get(person, 0.0) + number * passed
+                jobs = people.setdefault(person, {})
+                jobs[job] = jobs.get(job, 0.0) + number * passed
+        return Spent(max(now, self.at), hours, {**self.months, month: people})

@@ -1,0 +1,83 @@
+"""The controller as a systemd service of the managers: kit's own modules in one file.
+
+The controller needs the standard library alone, so that a manager needs nothing of kit's.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+OLDEST = (3, 11)
+"""The oldest Python that kit runs with."""
+FOLDER = "/usr/local/lib/kit"
+PROGRAM = f"{FOLDER}/queue.pyz"
+UNIT = "kit-queue.service"
+UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+UNIT_TEXT = f"""\
+# Written by `kit queue up`: the controller of the queue. It decides while this manager leads the
+# others; whatever runs goes on without it.
+[Unit]
+Description=Controller of kit's queue
+After=docker.service
+
+[Service]
+ExecStart=/usr/bin/python3 {PROGRAM}
+Restart=always
+RestartSec=2
+# It speaks with Docker alone.
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+ROOT = 'root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }'
+UP = f"""set -eu
+{ROOT}
+python3 -c 'import sys; sys.exit(sys.version_info < {OLDEST})' 2>/dev/null || {{
+    echo 'needs Python {OLDEST[0]}.{OLDEST[1]} or newer as python3' >&2; exit 1; }}
+command -v systemctl >/dev/null || {{
+    echo 'has no systemd: start `kit queue run` there in another way' >&2; exit 1; }}
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cat >"$work/queue.pyz"
+cat >"$work/unit" <<'END'
+{UNIT_TEXT}END
+if cmp -s "$work/queue.pyz" {PROGRAM} && cmp -s "$work/unit" {UNIT_FILE} \\
+    && systemctl is-active --quiet {UNIT}; then
+    echo unchanged; exit
+fi
+root install -D -m 644 "$work/queue.pyz" {PROGRAM}
+root install -D -m 644 "$work/unit" {UNIT_FILE}
+root systemctl daemon-reload
+root systemctl enable --quiet {UNIT}
+root systemctl restart {UNIT}
+"""
+"""Installs and starts the service; standard input is the program."""
+DOWN = f"""set -eu
+{ROOT}
+if [ ! -e {UNIT_FILE} ]; then echo unchanged; exit; fi
+root systemctl disable --now --quiet {UNIT}
+root rm -f {UNIT_FILE} {PROGRAM}
+root systemctl daemon-reload
+"""
+MAIN = "import sys\n\nfrom kit.targets.swarm.queue_program import main\n\nsys.exit(main())\n"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The time of all files in the archive: the same modules give the same bytes."""
+
+
+def packed() -> bytes:
+    """Return the program: an archive with kit's modules and the trainer's contract."""
+    root = Path(__file__).parents[3]
+    rooms = [*(root / "kit").rglob("*.py"), *(root / "trainer" / "contract").rglob("*.py")]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN)
+        for path in sorted([*rooms, root / "trainer" / "__init__.py"]):
+            entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            file.writestr(entry, path.read_bytes())
+    return archive.getvalue()

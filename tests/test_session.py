@@ -228,5 +228,5 @@ def test_all_that_are_not_named_leave_sessions_alone(
     assert "`kit deploy anna` starts the session again; its home stays" in result.out
     project.rendered()
     lowered = project.lowered()
-    assert [each.name for each in deploy._chosen(lowered, [])] == ["digits"]
-    assert [each.name for each in deploy._chosen(lowered, ["anna"])] == ["anna"]
+    assert [each.name for each in deploy._chosen(lowered, [], queued=False)] == ["digits"]
+    assert [each.name for each in deploy._chosen(lowered, ["anna"], queued=False)] == ["anna"]

@@ -81,7 +81,7 @@ def command(
     0 only if all have completed. On this machine (engine local) it always follows the jobs, and
     Ctrl-C stops them after a last checkpoint. Jobs on other hosts do not depend on it.
     """
-    target, chosen, refuse = _prepare(paths, jobs, engine, examines=not (skip_doctor or dry_run))
+    target, chosen, refuse = prepare(paths, jobs, engine, examines=not (skip_doctor or dry_run))
     refuse(chosen)
     if break_lock:
         target.break_lock()
@@ -109,7 +109,7 @@ def run_job(
         InputError: It runs for somebody else.
         KitError: It cannot be started; see `deploy`.
     """
-    target, chosen, refuse = _prepare(paths, [job], engine, examines=True)
+    target, chosen, refuse = prepare(paths, [job], engine, examines=True)
     _refuse_of_others(target, job)
     refuse(chosen)
     agree = _agreement(chosen, paths.inventory.parent, asks=True)
@@ -141,7 +141,7 @@ def resume(
     skip_doctor: bool,
 ) -> int:
     """Continue JOBS that were stopped or have failed, from their newest checkpoint."""
-    target, chosen, refuse = _prepare(paths, jobs, engine, examines=not skip_doctor)
+    target, chosen, refuse = prepare(paths, jobs, engine, examines=not skip_doctor)
     known = {deployment.job for deployment in target.history()}
     running = {status.job for status in target.status() if status.state not in ENDED}
     chosen = [
@@ -165,10 +165,16 @@ def resume(
     return _deploy(target, chosen, engine, agree, fresh=False, follows=follows)
 
 
-def _prepare(
-    paths: Paths, names: Sequence[str], engine: str | None, *, examines: bool
+def prepare(
+    paths: Paths, names: Sequence[str], engine: str | None, *, examines: bool, queued: bool = False
 ) -> tuple[Target, list[Workload], Callable[[Sequence[Workload]], None]]:
-    """Return the target, the workloads, and a function that refuses to start them on ill hosts."""
+    """Return the target, the workloads, and a function that refuses to start them on ill hosts.
+
+    `queued`: they are for the queue, otherwise none of them is.
+
+    Raises:
+        InputError: A named one belongs elsewhere, or is unknown.
+    """
     lowered = load_lowered(paths)
     # The files are rendered for the inventory's engine; --engine changes addresses and ports.
     wanted = load_lowered(paths, EngineName(engine)) if engine else lowered
@@ -176,7 +182,7 @@ def _prepare(
     refuse = _doctor(wanted, paths, names if examines else None)
     root = rendered_tree(lowered, paths)
     target = target_for(wanted.engine, wanted.cluster, root, wanted.workloads)
-    chosen = _chosen(wanted, names)
+    chosen = _chosen(wanted, names, queued=queued)
     if not target.tied_to_terminal:
         jobs = {each.name for each in chosen}
         for note in resume_notes([plan for plan in wanted.plan.jobs if plan.name in jobs]):
@@ -228,20 +234,52 @@ def _doctor(
     return refuse
 
 
-def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Workload]:
-    """Return the named workloads, or all but sessions: their users end and start them."""
+def _chosen(lowered: Lowered, names: Sequence[str], *, queued: bool) -> list[Workload]:
+    """Return the named workloads; without names all but sessions, and those of the queue."""
     by_name = {each.name: each for each in lowered.workloads}
     if not by_name:
         raise InputError("there are no jobs", "describe one in jobs/<name>.yaml")
     for name in names:
         if name not in by_name:
             raise InputError(f"there is no job or server {name}", nearest(name, by_name))
+        _refuse_elsewhere(by_name[name], queued=queued)
     if names:
         return [by_name[name] for name in dict.fromkeys(names)]
-    for name in (each.name for each in lowered.workloads if each.session):
-        what = f"session {name} is left as it is"
-        click.echo(f"note: {what}: `kit deploy {name}` starts it, or updates it", err=True)
-    return [each for each in lowered.workloads if not each.session]
+    for each in lowered.workloads:
+        if each.session:
+            what = f"session {each.name} is left as it is"
+            click.echo(f"note: {what}: `kit deploy {each.name}` starts or updates it", err=True)
+        elif each.queue:
+            what = f"{each.name} is for the queue"
+            click.echo(f"note: {what}: `kit submit {each.name}` hands it in", err=True)
+    return [each for each in lowered.workloads if not (each.session or each.queue)]
+
+
+def _refuse_elsewhere(work: Workload, *, queued: bool) -> None:
+    if work.queue and not queued:
+        raise InputError(f"{work.title} is for the queue", f"run `kit submit {work.name}`")
+    if queued and not work.queue:
+        fix = f"write `queue: {{owner: …}}` into {work.file}, or run `kit deploy {work.name}`"
+        raise InputError(f"{work.title} is not for the queue", fix)
+
+
+def hand_in(
+    paths: Paths, jobs: Sequence[str], engine: str | None, *, fresh: bool, examines: bool
+) -> tuple[Target, list[Workload]]:
+    """Bring the files of jobs of the queue to the target. The queue starts them.
+
+    Raises:
+        InputError: They are not for the queue, or the target has none.
+        KitError: Their files cannot be deployed.
+    """
+    target, chosen, refuse = prepare(paths, jobs, engine, examines=examines, queued=True)
+    refuse(chosen)
+    agree = _agreement(chosen, paths.inventory.parent, asks=True)
+    if fresh:
+        keep_records(target, identity(paths)[0], chosen)
+    chosen = with_code(target, chosen, paths)
+    target.deploy(chosen, fresh=fresh, say=click.echo, agree=agree)
+    return target, chosen
 
 
 def _deploy(

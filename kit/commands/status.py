@@ -62,7 +62,7 @@ def command(
     engine, tree = engine or own, paths.tree(cluster)
     target, files = target_for(engine, cluster, tree), rendered(tree)
     # With engine local the jobs use this machine's GPUs, not those of the plan.
-    planned = files.devices if target.on_hosts else {}
+    planned = files.fixed if target.on_hosts else {}
     deployments = Deployments(target.history)
 
     def look() -> Report:
@@ -71,7 +71,7 @@ def command(
         selected = [status for status in every if not names or status.job in names]
         statuses = with_health(selected, files.checks)
         deployed = {status.job for status in every}
-        missing = [name for name, hosts in files.devices.items() if hosts and name not in deployed]
+        missing = [name for name, hosts in files.fixed.items() if hosts and name not in deployed]
         return Report(
             cluster,
             statuses,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import click
 
 from kit.commands.options import with_paths
 from kit.commands.session_access import sessions_of
 from kit.commands.targets import target_of, with_engine
 from kit.commands.to_the_end import report
+from kit.errors import InputError
 from kit.paths import Paths
+from kit.queue.record import going
 from kit.runtime.status import ENDED, State
 from kit.runtime.target import Target
 from kit.workload.types import Kind
@@ -28,15 +32,19 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
     """End JOBS (default: all that run), after a last checkpoint.
 
     Servers and sessions continue, unless you name them (a server is serve-NAME) or add --all. So do
-    the data services; those of a Swarm end with `kit swarm down`.
+    the data services; those of a Swarm end with `kit swarm down`. Jobs of the queue end with `kit
+    cancel`.
     """
     target = target_of(paths, engine)
-    deployed, sessions = _deployed(target), set[str]()
+    deployed, sessions, queued = _deployed(target), set[str](), _queued(target)
+    for name in jobs:
+        if name in queued:
+            raise InputError(f"job {name} is in the queue", f"end it: `kit cancel {name}`")
     if deployed and not (jobs or target.tied_to_terminal):
         sessions = sessions_of(paths, target.status()) & deployed.keys()
     servers = {name for name, kind in deployed.items() if kind is Kind.SERVER}
     stays = set() if everything else servers | sessions
-    ended = jobs or tuple(name for name in deployed if name not in stays)
+    ended = jobs or tuple(name for name in deployed if name not in {*stays, *queued})
     for job in ended:
         _stop(target, job)
     if everything and target.stop_data():
@@ -44,8 +52,16 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
     left = [name for name in deployed if name in stays and name not in ended]
     if left and not jobs:
         click.echo(f"{', '.join(left)} continues: `kit stop {' '.join(left)}` ends it")
+    elif queued and not jobs:
+        click.echo(f"{', '.join(queued)}: in the queue; `kit cancel` ends them")
     elif not ended:
         click.echo("nothing is running")
+
+
+def _queued(target: Target) -> Collection[str]:
+    """Return the jobs of the queue."""
+    queue = target.queue()
+    return going(queue.records()) if queue else ()
 
 
 def _stop(target: Target, name: str) -> None:

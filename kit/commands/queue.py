@@ -1,0 +1,282 @@
+"""`kit queue`: what runs, what waits and why; and the controller that decides it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import click
+
+from kit.commands.options import with_paths
+from kit.commands.submit import queue_of, tell_unattended
+from kit.commands.tables import console, table
+from kit.commands.targets import target_of, with_engine
+from kit.errors import InputError, KitError, joined
+from kit.hosts import ssh
+from kit.hosts.docker import engine_url, on_each
+from kit.paths import Paths
+from kit.project import load_lowered
+from kit.queue.carrier import Queue, Seen
+from kit.queue.document import Rules
+from kit.queue.forecast import DAY, Moment, forecast, starts
+from kit.queue.moves import Release
+from kit.queue.pool import QueuedJob
+from kit.queue.record import Record, going
+from kit.queue.turn import turn
+from kit.runtime.history import current_user
+from kit.targets.swarm import queue_service as service
+from kit.values import count, show_age
+
+LEAVES = 60.0
+"""Seconds in which a training must have left a host: a script may save for so long."""
+
+
+@click.group(
+    "queue",
+    short_help="Show the jobs of the queue; run its controller.",
+    invoke_without_command=True,
+)
+@with_paths
+@with_engine
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--plan",
+    "tonight",
+    type=click.Choice(["tonight"]),
+    help="What will run in the next 24 hours as hosts are lent and taken back, if no job ends.",
+)
+@click.pass_context
+def command(
+    context: click.Context, paths: Paths, engine: str | None, tonight: str | None, *, as_json: bool
+) -> None:
+    """Show the jobs of the queue: what runs where, what waits and why.
+
+    A job that waits for a host to be lent has the time of its start.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    queue = queue_of(target_of(paths, engine))
+    rules, records, seen = look(queue)
+    if tonight:
+        _show_plan(list(forecast(seen.pool, rules, seen.pool.now + DAY)), as_json=as_json)
+        return
+    begins, reasons = starts(seen.pool, rules), turn(seen.pool).reasons
+    rows = [_row(each, seen, begins, reasons) for each in sorted(records.values(), key=_order)]
+    if as_json:
+        click.echo(json.dumps({"jobs": rows, "hosts": _hosts(seen)}, indent=2))
+        return
+    _show(rows, seen)
+    tell_unattended(queue)
+
+
+def _show_plan(moments: Sequence[Moment], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in moments], indent=2))
+        return
+    lines = table("from", "lent", "taken back", "runs")
+    for each in moments:
+        runs = ", ".join(f"{job} on {' '.join(hosts)}" for job, hosts in each.hosts.items())
+        lines.add_row(_clock(each.time), " ".join(each.opens), " ".join(each.closes), runs)
+    console().print(lines)
+
+
+def look(queue: Queue) -> tuple[Rules, dict[str, Record], Seen]:
+    """Return the rules of the queue, the records of its jobs, and the pool now.
+
+    Raises:
+        InputError: Nothing was ever handed in.
+    """
+    rules, now = queue.rules(), time.time()
+    if rules is None:
+        raise InputError("there is no queue yet", "hand a job in: `kit submit JOB`")
+    records = queue.records()
+    used = queue.spent().until(now, rules.sharing.half_life)
+    return rules, records, queue.look(rules, list(going(records).values()), used, now)
+
+
+def _order(record: Record) -> tuple[bool, bool, int, float]:
+    return record.ended is not None, record.began is None, -record.priority, record.arrived
+
+
+def _row(
+    record: Record, seen: Seen, begins: Mapping[str, float], reasons: Mapping[str, str]
+) -> dict[str, Any]:
+    job = next((each for each in seen.pool.jobs if each.name == record.job), None)
+    has = {host: list(had.gpus) for host, had in job.has.items()} if job else {}
+    waited = record.waited
+    if record.ended is None and record.began is None:
+        waited += seen.pool.now - (record.waits or record.arrived)
+    return {
+        "job": record.job,
+        "owner": record.owner,
+        "priority": record.priority,
+        "state": _state(record, job),
+        "hosts": has,
+        "submitted": record.arrived,
+        "began": record.began,
+        "ended": record.ended,
+        "waited_seconds": round(max(0.0, waited), 1),
+        "starts": begins.get(record.job),
+        "why": reasons.get(record.job, ""),
+    }
+
+
+def _state(record: Record, job: QueuedJob | None) -> str:
+    if record.ended is not None:
+        return record.state
+    if job is None:
+        return "ending"
+    return "running" if job.keeps else "leaving" if job.has else "waiting"
+
+
+def _hosts(seen: Seen) -> dict[str, dict[str, Any]]:
+    return {
+        host.name: {
+            "gpus": list(host.gpus),
+            "open": host.open,
+            "until": host.until,
+            "there": host.there,
+            "reclaimed": seen.reclaimed.get(host.name),
+        }
+        for host in seen.pool.hosts
+    }
+
+
+def _show(rows: list[dict[str, Any]], seen: Seen) -> None:
+    lines = table("job", "owner", "priority", "state", "hosts", "waited", "why", right={"priority"})
+    for row in rows:
+        lines.add_row(
+            row["job"],
+            row["owner"],
+            str(row["priority"]),
+            row["state"],
+            _places(row["hosts"]),
+            show_age(row["waited_seconds"]),
+            row["why"] + (f"; starts {_clock(row['starts'])}" if row["starts"] else ""),
+        )
+    if rows:
+        console().print(lines)
+    else:
+        click.echo("the queue is empty: hand a job in with `kit submit JOB`")
+    for host in seen.pool.hosts:
+        if text := _closed(host.name, host.open, host.until, host.there, seen.reclaimed):
+            click.echo(f"{host.name}: {text}")
+
+
+def _places(hosts: Mapping[str, list[str]]) -> str:
+    return ", ".join(f"{host} ({count(len(gpus), 'GPU')})" for host, gpus in hosts.items())
+
+
+def _closed(
+    name: str, is_open: bool, until: float | None, there: bool, reclaimed: Mapping[str, str]
+) -> str:
+    if name in reclaimed:
+        return f"{reclaimed[name]} uses it; `kit lend {name}` gives it to the pool again"
+    if not there:
+        return "does not answer"
+    if is_open or until is None:
+        return "" if is_open else "is not lent"
+    return f"is lent from {_clock(until)}"
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%a %H:%M", time.localtime(moment))
+
+
+@command.command("up")
+@with_paths
+def up(paths: Paths) -> None:
+    """Start the controller on all managers, as a service of systemd, and after each reboot.
+
+    The one whose manager leads decides. When that manager is lost, the next one goes on. Whatever
+    runs goes on without a controller, and nothing new starts. It needs Python 3.11 there, and
+    root or sudo without a password.
+    """
+    _on_managers(paths, service.UP, service.packed(), "the controller runs")
+
+
+@command.command("down")
+@with_paths
+def down(paths: Paths) -> None:
+    """Remove the controller from all managers. The jobs of the queue go on as they are."""
+    _on_managers(paths, service.DOWN, b"", "the controller is removed")
+
+
+def _on_managers(paths: Paths, script: str, content: bytes, done: str) -> None:
+    """Run a script on all managers that answer, and tell the outcome of each.
+
+    Raises:
+        KitError: It failed on one of them.
+    """
+    lowered = load_lowered(paths)
+    if not lowered.managers:
+        what = f"{lowered.plan.file} says `engine: {lowered.engine}`"
+        raise InputError(what, "write `engine: swarm`: only a Swarm has a queue")
+    answers = on_each(lowered.managers, partial(ssh.run, script=script, content=content))
+    for name, answer in answers.items():
+        if not isinstance(answer, KitError):
+            click.echo(f"{name}: {done}{' already' if answer.strip() == 'unchanged' else ''}")
+    failed = [answer for answer in answers.values() if isinstance(answer, KitError)]
+    if failed:
+        raise joined(failed)
+
+
+@command.command("run")
+@click.option("--ssh", "login", metavar="LOGIN", help="Decide through the manager at this login.")
+def run(login: str | None) -> int:
+    """Run the controller here, on a manager without systemd, or through one over SSH.
+
+    It may end at any time; another one goes on from what it observes.
+    """
+    from kit.targets.swarm.queue_program import main
+
+    return main(engine_url(login) if login else None)
+
+
+@click.command("reclaim", short_help="Take hosts back from the queue.")
+@click.argument("hosts", nargs=-1, required=True)
+@with_paths
+@with_engine
+def reclaim(paths: Paths, hosts: tuple[str, ...], engine: str | None) -> None:
+    """Take HOSTS back from the queue: its trainings leave them at the end of their step.
+
+    Nothing of the queue starts there until `kit lend`. It needs no controller.
+    """
+    queue = queue_of(target_of(paths, engine))
+    for host in hosts:
+        queue.reclaim(host, current_user())
+    *_, seen = look(queue)
+    left = True
+    for job in seen.pool.jobs:
+        for host in hosts:
+            if host in job.has:
+                left = _leave(queue, Release(job.name, host)) and left
+    for host in hosts if left else ():
+        click.echo(f"{host} is yours: `kit lend {host}` gives it to the pool again")
+    if not left:
+        raise KitError("not all have left yet", "see `kit queue`; nothing else starts there")
+
+
+def _leave(queue: Queue, move: Release) -> bool:
+    """Let a job leave a host, and tell how long that took; return whether it has left."""
+    began = time.monotonic()
+    left = queue.leave(move, LEAVES)
+    took = f"{time.monotonic() - began:.1f} s"
+    click.echo(f"{move.job} {'has left' if left else 'still saves on'} {move.host} after {took}")
+    return left
+
+
+@click.command("lend", short_help="Give hosts to the queue again.")
+@click.argument("hosts", nargs=-1, required=True)
+@with_paths
+@with_engine
+def lend(paths: Paths, hosts: tuple[str, ...], engine: str | None) -> None:
+    """Give HOSTS that were reclaimed to the queue again, in the hours of the inventory."""
+    queue = queue_of(target_of(paths, engine))
+    for host in hosts:
+        queue.reclaim(host, "")
+        click.echo(f"{host} is the pool's again")

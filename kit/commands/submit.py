@@ -1,0 +1,111 @@
+"""`kit submit` and `kit cancel`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from kit.commands.deploy import hand_in
+from kit.commands.options import with_paths
+from kit.commands.targets import target_of, with_engine
+from kit.commands.to_the_end import report
+from kit.errors import InputError
+from kit.paths import Paths, identity
+from kit.queue.carrier import Queue
+from kit.queue.controller import NOTED
+from kit.queue.record import Record, going
+from kit.runtime.history import current_user
+from kit.runtime.rendered import rendered
+from kit.runtime.target import Target
+from kit.values import show_age
+from kit.workload.types import Workload
+from trainer.contract.words import nearest
+
+SHOWS, POLL = 4.0, 0.5
+"""Seconds in which a controller shows that it has seen the first job, and between two looks."""
+
+
+@click.command("submit", short_help="Hand jobs to the queue.")
+@click.argument("jobs", nargs=-1, required=True)
+@with_paths
+@with_engine
+@click.option("--fresh", is_flag=True, help="Start from the beginning: delete the checkpoints.")
+@click.option("--skip-doctor", is_flag=True, help="Do not examine the hosts before.")
+def submit(
+    paths: Paths, jobs: tuple[str, ...], engine: str | None, *, fresh: bool, skip_doctor: bool
+) -> None:
+    """Hand JOBS to the queue, which starts each as soon as it has hosts for it.
+
+    A job that is in the queue already keeps its place, and continues with its new files from a last
+    checkpoint. `kit queue` shows what runs, what waits, and why.
+    """
+    target, chosen = hand_in(paths, jobs, engine, fresh=fresh, examines=not skip_doctor)
+    queue = queue_of(target)
+    queue.set_rules(rendered(paths.tree(identity(paths)[0])).queue)
+    known = going(queue.records())
+    for each in chosen:
+        if each.name in known:
+            click.echo(f"{each.name} keeps its place in the queue")
+        else:
+            queue.add(_record(each))
+            click.echo(f"{each.name} is in the queue")
+    click.echo("see it with `kit queue`, end it with `kit cancel`")
+    tell_unattended(queue)
+
+
+def _record(work: Workload) -> Record:
+    assert work.queue is not None
+    now = time.time()
+    return Record(
+        job=work.name,
+        owner=work.queue.owner,
+        priority=work.queue.priority,
+        arrived=now,
+        by=current_user(),
+        waits=now,
+    )
+
+
+@click.command("cancel", short_help="Take jobs out of the queue, after a last checkpoint.")
+@click.argument("jobs", nargs=-1, required=True)
+@with_paths
+@with_engine
+def cancel(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
+    """Take JOBS out of the queue. Those that run end after a last checkpoint.
+
+    `kit submit` hands them in again: they continue from there.
+    """
+    target = target_of(paths, engine)
+    queue = queue_of(target)
+    known = going(queue.records())
+    for job in jobs:
+        if job not in known:
+            fix = nearest(job, known) if known else "the queue is empty: see `kit queue`"
+            raise InputError(f"there is no job {job} in the queue", fix)
+    for job in jobs:
+        # First, or the controller would start it again.
+        queue.remove(job)
+        report(target.stop(job))
+
+
+def queue_of(target: Target) -> Queue:
+    """Return the queue of a target.
+
+    Raises:
+        InputError: It has none.
+    """
+    if (queue := target.queue()) is None:
+        raise InputError("this engine has no queue", "write `engine: swarm`, then `kit render`")
+    return queue
+
+
+def tell_unattended(queue: Queue) -> None:
+    """Say so if no controller has been seen: nothing of the queue starts without one."""
+    deadline = time.monotonic() + SHOWS
+    while not (seen := queue.spent().at) and time.monotonic() < deadline:
+        time.sleep(POLL)
+    if time.time() - seen > 3 * NOTED:
+        when = f"for {show_age(time.time() - seen)}" if seen else "yet"
+        what = f"the queue's controller has not been seen {when}: what waits does not start"
+        click.echo(f"note: {what}: `kit queue up`", err=True)

@@ -17,7 +17,7 @@ from tests.lab.settings import BASE, HERE, IMAGE, PROJECT, STAND_IN, LabError, S
 NODE = [
     *("apt", "ca-certificates", "curl", "docker.io", "docker-cli", "docker-compose"),
     *("docker-registry", "iproute2", "iptables", "jq", "mount", "nftables", "openssh-server"),
-    *("procps", "python3-minimal", "sudo"),
+    *("procps", "python3", "sudo", "tzdata"),
 ]
 PYTHON = ["libstdc++6", "openssh-server", "python3"]  # PyTorch's wheels bring all else
 PACE = HERE / "pace" / "lab_pace.py"

@@ -1,0 +1,154 @@
+"""Several people share a pool: a real Swarm of three managers, real trainings, the real controller.
+
+What it decides is proved by a simulator, and what it may do when it is killed by a stand-in of the
+Swarm's API. Only engines show that trainings shrink and grow without a lost step by what Swarm does
+with their services, that a reclaimed host is empty, and that another manager takes over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import CLUSTER, NODES, Lab, wait_for
+from tests.lab.operator import Operator, make_operator, one_gpu_each
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+
+pytestmark = pytest.mark.lab
+JOB = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 100000, batch_size: 32}}
+checkpoint: {{every_epochs: 5, keep: 2}}
+limits: {{shared_memory: 64MiB}}
+environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.3"}}
+"""
+LONG = f"{JOB}queue: {{owner: anna}}\nhosts: {{gpus_per_host: 1}}\n"
+SHORT = f"{JOB}queue: {{owner: ben}}\nhosts: {{max: 1, gpus_per_host: 1}}\n"
+MANAGERS = [
+    (f"    ssh: root@{node}\n", f"    ssh: root@{node}\n    roles: [manager]\n")
+    for node in ("n2", "n3")
+]
+VOLUMES = " ".join(
+    f"kit-{CLUSTER}_{job}-{kind}"
+    for job in ("long", "short")
+    for kind in ("checkpoints", "dumps", "data")
+)
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    """An operator whose three hosts have a GPU each for the pool, and are managers."""
+    lab.do("gpus", "n3", "TITAN RTX")
+    made = make_operator(lab, project, docker, "swarm")
+    inventory = (
+        lab.inventory().replace(*one_gpu_each(lab)) + "\nqueue: {people: {anna: {}, ben: {}}}\n"
+    )
+    for before, after in MANAGERS:
+        inventory = inventory.replace(before, after)
+    project.write(inventory, {"long": LONG, "short": SHORT})
+    made.kit("render")
+    try:
+        made.kit("swarm", "up", "--yes")
+        made.kit("queue", "up")
+        yield made
+    finally:
+        for node in NODES:
+            print(node, lab.ssh(node, "cat /run/kit-queue.log").stdout)
+        lab.do("up")
+        with contextlib.suppress(AssertionError):
+            print(made.kit("status"), *made.kit("logs").splitlines()[-60:], sep="\n")
+            made.kit("cancel", *jobs_of(made))
+        made.kit("queue", "down")
+        for node in NODES:
+            lab.ssh(node, f"docker volume rm -f {VOLUMES}; rm -f /run/kit-queue.*")
+        for node in reversed(NODES):
+            lab.leave_swarm(node)
+        lab.do("gpus", "n3")
+        lab.do("swarm")
+
+
+def queue(operator: Operator) -> dict[str, dict[str, Any]]:
+    """The jobs of the queue, by name."""
+    return {job["job"]: job for job in json.loads(operator.kit("queue", "--json"))["jobs"]}
+
+
+def jobs_of(operator: Operator) -> list[str]:
+    return [name for name, job in queue(operator).items() if job["ended"] is None]
+
+
+def sizes(operator: Operator) -> dict[str, int]:
+    """The number of hosts of each job."""
+    return {name: len(job["hosts"]) for name, job in queue(operator).items()}
+
+
+def world(operator: Operator, job: str) -> int:
+    """The ranks that train together now."""
+    return sum(len(host["ranks"]) for host in operator.status(job)["hosts"])
+
+
+def leaders(lab: Lab) -> dict[str, int]:
+    """How often the controller of each node has begun to decide."""
+    logs = {node: lab.ssh(node, "cat /run/kit-queue.log").stdout for node in NODES}
+    return {node: log.count("this manager leads") for node, log in logs.items()}
+
+
+def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
+    assert "long is in the queue" in operator.kit("submit", "long")
+    assert "controller" not in operator.kit("queue")
+    wait_for(lambda: world(operator, "long") == 3, "the first job on all hosts")
+    # It shrinks for the other's job, as soon as it has had its hosts for a while.
+    operator.kit("submit", "short")
+    assert queue(operator)["short"]["why"] == "waits for 1 host, which long has"
+    for node in NODES:  # Wherever the leader is.
+        lab.ssh(node, "kill -KILL $(cat /run/kit-queue.pid)")
+    wait_for(lambda: sizes(operator) == {"long": 2, "short": 1}, "room for the second job")
+    wait_for(lambda: world(operator, "long") == 2, "the first one to go on with two")
+    # Its files are deployed again: nothing has changed but what the queue changes.
+    again = operator.kit("submit", "long")
+    assert "long: runs already, from the same file" in again
+    assert "long keeps its place in the queue" in again
+    # An owner takes a host back, and lends it again.
+    (taken,) = [host for host in queue(operator)["long"]["hosts"] if host != "n1"][:1]
+    told = operator.kit("reclaim", taken)
+    assert re.search(rf"long has left {taken} after \d+\.\d s", told)
+    assert not containers(lab, taken)
+    wait_for(lambda: world(operator, "long") == 1, "the first one to go on with one")
+    assert f"{taken}: " in operator.kit("queue")
+    operator.kit("lend", taken)
+    wait_for(lambda: sizes(operator) == {"long": 2, "short": 1}, "the host to be used again")
+    wait_for(lambda: world(operator, "long") == 2, "the first one to have grown")
+    assert operator.status("long")["restarts"] == 0
+    goes_on = re.findall(r"goes? on at step (\d+)", operator.kit("logs", "long"))
+    assert list(map(int, goes_on)) == sorted(map(int, goes_on))
+    # The manager that leads is switched off: another one decides.
+    before = leaders(lab)
+    (leader,) = [node for node in NODES if leads(lab, node)]
+    lab.do("kill", leader)
+    others = [node for node in NODES if node != leader]
+    wait_for(
+        lambda: any(leaders(lab)[node] > before[node] for node in others), "another one to decide"
+    )
+    lab.do("start", leader)
+    wait_for(lambda: sizes(operator) == {"long": 2, "short": 1}, "the host that came back")
+    operator.kit("cancel", "long", "short")
+    wait_for(lambda: not any(containers(lab, node) for node in NODES), "the end of all jobs")
+    assert "the queue is empty" in operator.kit("queue")
+
+
+def leads(lab: Lab, node: str) -> bool:
+    form = "{{.ManagerStatus.Leader}}"
+    return lab.docker(node, "node", "inspect", "self", "--format", form) == "true"
+
+
+def containers(lab: Lab, node: str) -> list[str]:
+    """The containers of trainings on a node."""
+    form = "{{.Names}}"
+    names = lab.docker(node, "ps", "--format", form).split()
+    return [name for name in names if "_train-on-" in name]

@@ -167,6 +167,9 @@ class There:
     def history(self) -> tuple[Deployment, ...]:
         return tuple(Deployment(name, 1.0, self.by, "", "", "") for name in self.jobs)
 
+    def queue(self) -> None:
+        """It has none."""
+
     def stop(self, name: str) -> JobStatus:
         self.stopped.append(name)
         return self.jobs[name]

@@ -24,7 +24,13 @@ Hours = Mapping[str, Mapping[str, float]]
 @click.command("usage", short_help="Show the GPU-hours of people and jobs.")
 @with_paths
 @with_engine
-@click.option("--by", type=click.Choice(["owner", "job"]), default="owner", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(["owner", "job"]),
+    default="owner",
+    show_default=True,
+    help="What the hours are added up by.",
+)
 @click.option("--month", metavar="YYYY-MM", help="A month in UTC; by default the present one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(paths: Paths, engine: str | None, by: str, month: str | None, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ import psutil
 
 from tests.ports import free_port
 from tests.sandbox import DEADLINE
-from tests.warm import warm_engine
+from tests.warm import python_of_engine
 
 INVENTORY = """\
 cluster: test
@@ -73,8 +73,7 @@ class Cluster:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `kit` and leave it running."""
         # What it starts, too: supervisors, launchers and ranks use its Python.
-        cold = self.cold or not warm_engine().shows_variables
-        python = sys.executable if cold else warm_engine().executable
+        python = sys.executable if self.cold else python_of_engine()
         process = subprocess.Popen(
             [python, "-m", "kit", *arguments],
             cwd=self.folder,

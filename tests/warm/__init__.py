@@ -97,9 +97,23 @@ def warm_kit() -> WarmPython:
 
 
 @cache
-def warm_engine() -> WarmPython:
-    """Return the Python of all processes under the local engine, with PyTorch and kit."""
-    return _closed_at_exit(WarmPython([*OF_A_RANK, *_of_kit()], str(ROOT)))
+def python_of_engine() -> str:
+    """Return the Python of all processes under the local engine: with PyTorch and kit.
+
+    It is a cold one where kit would not recognise the processes of a warm one.
+    """
+    warm = _closed_at_exit(WarmPython([*OF_A_RANK, *_of_kit()], str(ROOT)))
+    return warm.executable if warm.shows_variables else sys.executable
+
+
+def programs_of_engine(folder: Path) -> Path:
+    """Make a folder with `kit` and `python` of the local engine, in place of .venv/bin."""
+    folder.mkdir()
+    for name, line in (("kit", "-m kit "), ("python", "")):
+        text = f'#!/bin/sh\nexec {python_of_engine()} {line}"$@"\n'
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+    return folder
 
 
 def _of_kit() -> list[str]:

@@ -70,7 +70,7 @@ def engine(repeats: int, epochs: int, _: int) -> None:
     }
     with (
         temporary() as folder,
-        cluster_in(folder, INVENTORY) as cluster,
+        cluster_in(folder, INVENTORY, cold=True) as cluster,
         hosts(folder, cold=True) as local,
     ):
         home = cluster.environment["XDG_STATE_HOME"]

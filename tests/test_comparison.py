@@ -9,6 +9,7 @@ import pytest
 from rich.text import Text
 
 from docs.generate import reports
+from tests.warm import programs_of_engine
 
 pytest.importorskip("libtorrent")
 SMALLER = {
@@ -19,10 +20,8 @@ SMALLER = {
 
 
 def test_the_page_leads_from_a_data_set_to_a_report_of_two_runs(tmp_path: Path) -> None:
-    printed = {
-        command: Text.from_ansi(text).plain
-        for command, text in reports.run_here(tmp_path, SMALLER).items()
-    }
+    ran = reports.run_here(tmp_path, SMALLER, programs_of_engine(tmp_path / "bin"))
+    printed = {command: Text.from_ansi(text).plain for command, text in ran.items()}
     assert "cifar10@1   1.84 MB       6   this machine   drawings" in printed["kit data ls"]
     plan = printed["kit plan"]
     assert "data        cifar10 on pc1, 1.84 MB" in plan

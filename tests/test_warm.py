@@ -107,3 +107,8 @@ def test_it_ends_with_the_tests_that_use_it() -> None:
         assert process.stdout
         found = int(process.stdout.readline())
     wait_until(lambda: not Path(f"/proc/{found}").exists(), "an end of the program")
+
+
+def test_proc_shows_the_variables_of_the_program_alone() -> None:
+    """So kit recognises its processes. The kernels of CI and of developers allow it."""
+    assert warm_python().shows_variables

@@ -52,16 +52,18 @@ def main() -> None:
             photograph(page, folder / "pool" / "report.html")
 
 
-def run_here(folder: Path, changes: Mapping[str, str] | None = None) -> dict[str, str]:
+def run_here(
+    folder: Path, changes: Mapping[str, str] | None = None, programs: Path = PROGRAMS
+) -> dict[str, str]:
     """Run the page on this machine, with its project in `folder`; return what commands print.
 
     The engine, the ports, which others may use, and the paths are adapted; `changes` are more of
-    them.
+    them. `kit` and `python` are in the folder `programs`.
     """
     server, peers, meeting = free_port(), free_port(), free_port()
     own = {
-        "$PWD/.venv/bin": str(PROGRAMS),
-        "    .venv/bin": f"    {PROGRAMS}",
+        "$PWD/.venv/bin": str(programs),
+        "    .venv/bin": f"    {programs}",
         "../pool": str(folder / "pool"),
         "engine: swarm": "engine: local",
         "data: {cache: 100GiB}": f"data: {{port: {server}, peer_port: {peers}}}",
@@ -80,7 +82,7 @@ def run_here(folder: Path, changes: Mapping[str, str] | None = None) -> dict[str
         return walk(text, ROOT, folder / "pool", environ)
     finally:
         subprocess.run(
-            [PROGRAMS / "kit", "stop", "--all"], cwd=folder / "pool", env=environ, check=False
+            [programs / "kit", "stop", "--all"], cwd=folder / "pool", env=environ, check=False
         )
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from tests.ports import free_port
 from tests.sandbox import DEADLINE
-from tests.warm import warm_kit
+from tests.warm import python_of_engine
 
 INVENTORY = """\
 cluster: test
@@ -38,15 +38,13 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLI
         began = time.monotonic()
 
 
-SHORT = {"history", "logs", "plan", "render", "report", "status"}
-"""Commands that start nothing which outlives them. Their imports would be most of their work."""
-
-
 @dataclass
 class Cluster:
     """A project folder with its own state directory."""
 
     folder: Path
+    cold: bool = False
+    """Whether each process imports kit and PyTorch itself, as users' processes do."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -74,8 +72,8 @@ class Cluster:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `kit` and leave it running."""
-        # What others start is known by its variables in /proc: a warm Python's are not its own.
-        python = warm_kit().executable if arguments[0] in SHORT else sys.executable
+        # What it starts, too: supervisors, launchers and ranks use its Python.
+        python = sys.executable if self.cold else python_of_engine()
         process = subprocess.Popen(
             [python, "-m", "kit", *arguments],
             cwd=self.folder,
@@ -108,9 +106,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster_in(folder: Path, inventory: str = INVENTORY) -> Iterator[Cluster]:
+def cluster_in(
+    folder: Path, inventory: str = INVENTORY, *, cold: bool = False
+) -> Iterator[Cluster]:
     """A cluster called test; its remaining processes are ended."""
-    made = Cluster(folder)
+    made = Cluster(folder, cold)
     (folder / "jobs").mkdir()
     (folder / "inventory.yaml").write_text(inventory)
     try:

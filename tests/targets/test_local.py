@@ -258,6 +258,8 @@ def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None
 
 
 def test_a_killed_supervisor_is_told_and_cleaned_up(cluster: Cluster) -> None:
+    """With processes as users' are: each starts its own Python, and shows its own variables."""
+    cluster.cold = True
     cluster.script("wait", WAIT)
     cluster.kit("render")
     cluster.kit("deploy", "--detach")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import gc
 import io
@@ -15,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -25,6 +27,7 @@ from typing import NoReturn
 STDIN = 0
 PACE = Path(__file__).resolve().parents[1] / "lab" / "pace" / "lab_pace.py"
 SHOW_STACKS = signal.SIGUSR2
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ def become(program: Program) -> list[str]:
         os.close(each)
     os.environb.clear()
     os.environb.update(program.environ)
+    show(program.environ)
     sys.executable, *arguments = program.argv
     if arguments[0] == "-u":  # The streams are always unbuffered.
         arguments.pop(0)
@@ -142,6 +146,45 @@ def become(program: Program) -> list[str]:
     sys.stdout, sys.stderr = (_stream(number) for number in (1, 2))
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return arguments
+
+
+class MemoryMap(ctypes.Structure):
+    """`struct prctl_mm_map`: where the kernel finds the parts of a process, in linux/prctl.h."""
+
+    IN_STAT = (26, 27, 45, 46, 47, 47, 28, 48, 49, 50, 51)
+    """The numbers of the first fields in /proc/self/stat; there is none for the heap's end."""
+    _fields_ = (
+        *((f"{part}_code", ctypes.c_uint64) for part in ("start", "end")),
+        *((f"{part}_data", ctypes.c_uint64) for part in ("start", "end")),
+        *((name, ctypes.c_uint64) for name in ("start_brk", "brk", "start_stack")),
+        *((f"arg_{part}", ctypes.c_uint64) for part in ("start", "end")),
+        *((f"env_{part}", ctypes.c_uint64) for part in ("start", "end")),
+        ("auxv", ctypes.c_uint64),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    )
+
+
+def show(variables: dict[bytes, bytes]) -> None:
+    """Let /proc show a program's variables in place of the server's: kit recognises runs by them.
+
+    A kernel without CHECKPOINT_RESTORE refuses this.
+    """
+    global _shown
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = ctypes.c_void_p
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    found = MemoryMap(*(int(fields[number - 3]) for number in MemoryMap.IN_STAT))
+    found.exe_fd = -1  # It stays the same.
+    # The kernel reads this memory as long as the process lives. A zero follows the last variable.
+    _shown = ctypes.create_string_buffer(b"\0".join(b"%b=%b" % each for each in variables.items()))
+    found.env_start = ctypes.addressof(_shown)
+    found.env_end = found.env_start + len(_shown)
+    found.brk = libc.sbrk(0)
+    libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(found), ctypes.sizeof(found), 0)
+
+
+_shown: ctypes.Array[ctypes.c_char]
 
 
 def _stream(number: int) -> io.TextIOWrapper:
@@ -201,6 +244,9 @@ def warm_up(names: list[str]) -> None:
     if numpy := sys.modules.get("numpy"):
         # Separate processes would not share the state of random numbers.
         os.register_at_fork(after_in_child=numpy.random.seed)
+    # Programs end with their own finalizers alone: those of PyTorch's modules take 50 ms.
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
     gc.collect()
     gc.freeze()
 

@@ -12,7 +12,7 @@ from random import Random
 
 from kit.queue.decide import STILL, Decision, decide
 from kit.queue.moves import moves
-from kit.queue.order import level
+from kit.queue.order import in_order, level
 from kit.queue.pool import Had, Person, Pool, PoolHost, QueuedJob, Wish
 
 LEAVES = 4.0
@@ -109,7 +109,7 @@ class World:
                 self._require_still(begin.host, gpu)
                 self.moved[begin.host, gpu] = self.pool.now
         self.pool = replace(self.pool, jobs=tuple(jobs.values()))
-        self._require_one_owner()
+        self._require_owners()
         self._require_whole(jobs[name] for name in {each.job for each in now.begins})
         return decision
 
@@ -157,7 +157,7 @@ class World:
                     }
                     assert not others & set(had.gpus), "a host moves twice within a minute"
 
-    def _require_one_owner(self) -> None:
+    def _require_owners(self) -> None:
         has = Counter(
             (host, gpu)
             for job in self.pool.jobs
@@ -165,6 +165,9 @@ class World:
             for gpu in had.gpus
         )
         assert not [gpu for gpu, number in has.items() if number > 1], "a GPU has two owners"
+        closed = {host.name for host in self.pool.hosts if not host.open}
+        stays = [job.name for job in self.pool.jobs if closed & job.keeps.keys()]
+        assert not stays, "a job stays on a host that its owner wants"
 
     def _require_whole(self, began: Iterable[QueuedJob]) -> None:
         for job in began:
@@ -182,44 +185,42 @@ class World:
         assert limits or not still, f"{host} moves twice within a minute"
 
     def idle(self) -> None:
-        """When nothing moves any more: no job waits that the free GPUs would be enough for."""
+        """When nothing moves any more: no job waits that would fit.
+
+        That is with the GPUs that nobody has, and those of later jobs that began early.
+        """
         for _ in range(9):
             if not self.ends:
                 break
             self.wait(LEAVES)
         assert not self.ends, "the pool does not come to rest"
-        taken = {
-            (host, gpu)
-            for job in self.pool.jobs
-            for host, had in job.has.items()
-            for gpu in had.gpus
-        }
-        for job in self.pool.jobs:
-            if job.began is not None:
-                continue
-            free = {
-                host.name: tuple(gpu for gpu in host.gpus if (host.name, gpu) not in taken)
-                for host in self.pool.hosts
-                if host.usable and (not job.wish.hosts or host.name in job.wish.hosts)
-            }
-            sizes = {host.name: len(host.gpus) for host in self.pool.hosts}
-            each = job.wish.each
-            if each == 0:
-                fits = sum(map(len, free.values())) >= job.wish.least
-                needs = job.wish.least
-            else:
-                able = [h for h, gpus in free.items() if len(gpus) >= (each or sizes[h])]
-                fits = len(able) >= job.wish.least
-                needs = sum(sorted(each or sizes[h] for h in able)[: job.wish.least])
-            most = self.pool.person(job.owner).most
-            owned = sum(
-                len(had.gpus)
-                for one in self.pool.jobs
-                if one.owner == job.owner
-                for had in one.keeps.values()
-            )
-            limited = most is not None and owned + needs > most
-            assert limited or not fits, f"{job.name} waits, and would fit"
+        ordered = in_order(self.pool)
+        for place, job in enumerate(ordered):
+            if job.began is None:
+                later = {one.name for one in ordered[place:] if one.early}
+                assert not self._fits(job, later), f"{job.name} waits, and would fit"
+
+    def _fits(self, job: QueuedJob, stopped: set[str]) -> bool:
+        """Return whether a job could begin if others stopped."""
+        others = [one for one in self.pool.jobs if one.name not in stopped]
+        taken = {(host, gpu) for one in others for host, had in one.has.items() for gpu in had.gpus}
+        free, needs = list[int](), list[int]()
+        for host in self.pool.hosts:
+            if host.usable and (not job.wish.hosts or host.name in job.wish.hosts):
+                free.append(sum((host.name, gpu) not in taken for gpu in host.gpus))
+                needs.append(len(host.gpus) if job.wish.each is None else job.wish.each)
+        able = sorted(need for gpus, need in zip(free, needs, strict=True) if gpus >= need)
+        least = job.wish.least
+        fits = sum(free) >= least if job.wish.each == 0 else len(able) >= least
+        gpus = least if job.wish.each == 0 else sum(able[:least])
+        most = self.pool.person(job.owner).most
+        owned = sum(
+            len(had.gpus)
+            for one in self.pool.jobs
+            if one.owner == job.owner
+            for had in one.keeps.values()
+        )
+        return fits and (most is None or owned + gpus <= most)
 
     # ---- Jobs
 

@@ -26,7 +26,7 @@ class World:
     pool: Pool
     left: dict[str, float] = field(default_factory=dict)
     ends: dict[tuple[str, str], float] = field(default_factory=dict)
-    moved: dict[tuple[str, str], float] = field(default_factory=dict)
+    moved: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
     spent: Counter[str] = field(default_factory=Counter)
     finished: dict[str, float] = field(default_factory=dict)
     stops: Counter[str] = field(default_factory=Counter)
@@ -106,8 +106,8 @@ class World:
             has = {**job.has, begin.host: Had(begin.gpus, self.pool.now)}
             jobs[job.name] = replace(job, has=has)
             for gpu in begin.gpus:
-                self._require_still(begin.host, gpu)
-                self.moved[begin.host, gpu] = self.pool.now
+                self._require_still(begin.job, begin.host, gpu)
+                self.moved[begin.host, gpu] = self.pool.now, begin.job
         self.pool = replace(self.pool, jobs=tuple(jobs.values()))
         self._require_owners()
         self._require_whole(jobs[name] for name in {each.job for each in now.begins})
@@ -174,13 +174,14 @@ class World:
             gpus = {host: had.gpus for host, had in job.keeps.items()}
             assert units(job.wish, gpus) >= job.wish.least, "a group has begun in part"
 
-    def _require_still(self, host: str, gpu: str) -> None:
-        """Check that a GPU has not just moved.
+    def _require_still(self, job: str, host: str, gpu: str) -> None:
+        """Check that a GPU has not just moved from another job.
 
         One may move at once when an owner wants a host, when a job ends, and when a job gives way
         to another of the same person, who may not have more.
         """
-        still = 0 <= self.pool.now - self.moved.get((host, gpu), 0.0) < STILL
+        when, other = self.moved.get((host, gpu), (0.0, job))
+        still = other != job and 0 <= self.pool.now - when < STILL
         limits = any(person.most is not None for person in self.pool.people)
         assert limits or not still, f"{host} moves twice within a minute"
 

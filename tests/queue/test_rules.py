@@ -80,6 +80,14 @@ def test_single_gpus_stay_where_they_are() -> None:
     assert not moves(pool, decision).releases
 
 
+def test_a_job_does_not_leave_a_host_that_it_has_just_got_for_more_gpus() -> None:
+    first = replace(job("first", Wish(1, 4, 0)), began=NOW - 1000, waits=None)
+    for seconds, moved in ((STILL / 2, False), (STILL, True)):
+        has = {"h0": Had(("g0", "g1"), NOW - seconds)}
+        pool = Pool(NOW, hosts(1, 4), (), (replace(first, has=has),))
+        assert bool(moves(pool, decide(pool)).releases) == moved
+
+
 def test_a_group_that_lost_hosts_goes_on_whole() -> None:
     lost = replace(job("lost", Wish(2, 2), "h9"), has={})
     leaving = job("leaving", Wish(1, 1), "h1", priority=0)

@@ -12,7 +12,8 @@ class Reasons:
 
     def __init__(self, pool: Pool, gives: Mapping[str, Gpus], owned: Mapping[str, int]) -> None:
         self._pool, self._owned = pool, owned
-        self._served = ", ".join(sorted(gives)[:3])
+        self._gives = gives
+        self._served = dict[frozenset[str], str]()
         self._people = {job.owner: pool.person(job.owner) for job in pool.jobs}
         self._counts = dict[tuple[int | None, frozenset[str]], int]()
 
@@ -30,7 +31,17 @@ class Reasons:
             opens = self._opens(wish)
             later = f"; {opens}" if opens else ""
             return f"wants {wish.least} {noun}s, and the pool has {able} for it now{later}"
-        return f"waits for {wish.least} {noun}s, which {self._served} have"
+        served = self._names(wish.hosts)
+        if not served:
+            return f"waits for {wish.least} {noun}s, which others release"
+        return f"waits for {wish.least} {noun}s, which {served} have"
+
+    def _names(self, hosts: frozenset[str]) -> str:
+        """Return some of the jobs that are served, on the hosts of a wish."""
+        if hosts not in self._served:
+            names = [name for name, has in self._gives.items() if not hosts or hosts & has.keys()]
+            self._served[hosts] = ", ".join(sorted(names)[:3])
+        return self._served[hosts]
 
     def _able(self, wish: Wish) -> int:
         """Return how many hosts, or GPUs, the pool has now for such a wish."""

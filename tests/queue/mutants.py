@@ -103,7 +103,7 @@ MUTANTS = (
         "alike = (wish.each, wish.hosts)",
         "alike = (1, frozenset())",
     ),
-    Mutant("a reason is given", "reasons", 'return f"waits for', 'return "" and f"waits for'),
+    Mutant("a reason is given", "reasons", '"""Return why a job waits."""', 'return ""'),
 )
 
 

@@ -128,6 +128,16 @@ def test_an_odd_gpu_stays_where_it_is() -> None:
     assert given == {"first": {"h0", "h1"}, "second": {"h2"}}
 
 
+def test_a_reason_names_the_jobs_on_the_hosts_that_are_wanted() -> None:
+    jobs = (
+        job("first", Wish(1, 1), "h0"),
+        job("second", Wish(1, 1), "h1"),
+        job("waits", Wish(1, 1, None, frozenset({"h1"}))),
+    )
+    reasons = decide(Pool(NOW, hosts(2), (), jobs)).reasons
+    assert reasons == {"waits": "waits for 1 hosts, which second have"}
+
+
 def run_equal(wish: Wish, number: int, made: World, seconds: float) -> None:
     """Let two people have equal jobs without an end for a while."""
     for owner in ("anna", "ben"):

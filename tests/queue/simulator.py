@@ -102,7 +102,7 @@ class World:
             has = {**job.has, release.host: replace(job.has[release.host], leaving=True)}
             jobs[job.name] = replace(job, has=has)
             self.ends[release.job, release.host] = self.pool.now + LEAVES
-            self.left_hosts[release.job, release.host] += 1
+            self.left_hosts[release.job, release.host] += not job.early
         for begin in now.begins:
             job = jobs[begin.job]
             if job.began is None:
@@ -194,7 +194,7 @@ class World:
         """Let the pool come to rest. Then no job waits that would fit.
 
         That is with the GPUs that nobody has, and those of later jobs that began early. A large
-        pool, where some job always ends, does not rest; but its jobs do not come and go.
+        pool, where some job always ends, does not rest; but only early jobs come and go there.
         """
         self.left_hosts.clear()
         for _ in range(ROUNDS):

@@ -228,7 +228,8 @@ class _Ledger:
         """Return what it costs that a job gets these GPUs; None if another has to keep them."""
         had = job.has.get(host)
         mine = had is not None and set(gpus) <= set(had.gpus)
-        worst = NONE
+        again = had is not None and not mine and not self._old(had.since)
+        worst = (False, job.priority, 0) if again else NONE
         for other in self._holders[host]:
             number = sum(gpu in other.has[host].gpus for gpu in gpus)
             if number and other.name != job.name:

@@ -13,7 +13,8 @@ class Reasons:
 
     def __init__(self, pool: Pool, gives: Mapping[str, Gpus], owned: Mapping[str, int]) -> None:
         self._pool, self._owned = pool, owned
-        self._served = ", ".join(sorted(gives)[:3])
+        self._gives = gives
+        self._served = dict[frozenset[str], str]()
         self._people = {job.owner: pool.person(job.owner) for job in pool.jobs}
         self._counts = dict[tuple[int | None, frozenset[str]], int]()
 
@@ -31,8 +32,17 @@ class Reasons:
             opens = self._opens(wish)
             later = f"; {opens}" if opens else ""
             return f"wants {count(wish.least, noun)}, and the pool has {able} for it now{later}"
-        have = "have" if ", " in self._served else "has"
-        return f"waits for {count(wish.least, noun)}, which {self._served} {have}"
+        served, wanted = self._names(wish.hosts), count(wish.least, noun)
+        if not served:
+            return f"waits for {wanted}, which others release"
+        return f"waits for {wanted}, which {served} {'have' if ', ' in served else 'has'}"
+
+    def _names(self, hosts: frozenset[str]) -> str:
+        """Return some of the jobs that are served, on the hosts of a wish."""
+        if hosts not in self._served:
+            names = [name for name, has in self._gives.items() if not hosts or hosts & has.keys()]
+            self._served[hosts] = ", ".join(sorted(names)[:3])
+        return self._served[hosts]
 
     def _able(self, wish: Wish) -> int:
         """Return how many hosts, or GPUs, the pool has now for such a wish."""

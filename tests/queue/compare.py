@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
+import sys
 from pathlib import Path
 
 from tests.queue import slurm
@@ -20,8 +22,6 @@ from tests.queue.replay import (
 )
 from tests.queue.trace import TraceJob, drawn, read
 
-MINUTES = 6.0
-"""True minutes in which Slurm's clock goes through the trace."""
 Row = dict[str, str | float | None]
 COLUMNS = {
     "name": ("", ""),
@@ -38,6 +38,8 @@ COLUMNS = {
 
 
 def main() -> None:
+    # So that the daemons of Slurm end with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options = _options()
     gpus = options.hosts * GPUS
     sizes = (options.jobs, gpus, options.load, options.seed)
@@ -48,7 +50,7 @@ def main() -> None:
         notes.append(f"Slurm is left out: {missing}.")
     elif options.slurm:
         last = max(results[0].ends.values())
-        results.append(slurm.by_slurm(trace, options.hosts, last / (MINUTES * 60)))
+        results.append(slurm.by_slurm(trace, options.hosts, last / (options.minutes * 60)))
         notes.append(results[-1].note)
     else:
         notes.append("Slurm is left out: --slurm runs it, for some minutes.")
@@ -63,6 +65,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--slurm", action="store_true", help="run the trace with Slurm, too")
+    parser.add_argument("--minutes", type=float, default=6.0, help="that Slurm takes, about")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--hosts", type=int, default=16, help=f"hosts with {GPUS} GPUs")

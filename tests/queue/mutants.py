@@ -50,6 +50,12 @@ MUTANTS = (
     Mutant("an early job is known", "decide", "early.add(job.name)", "pass"),
     Mutant("a host stays for a minute", "decide", "since >= STILL", "since >= 0"),
     Mutant("a young job is not stopped", "decide", "if job.name in self._young:", "if False:"),
+    Mutant(
+        "a young host does not grow",
+        "decide",
+        "and not self._old(had.since):\n            #",
+        "and False:\n            #",
+    ),
     Mutant("short jobs delay no large one", "decide", "if self._young:", "if False:"),
     Mutant("the priority comes first", "order", "return -level(job, pool.now)", "return 0"),
     Mutant("who waits rises", "order", "STEP * (waited // AGE)", "0"),
@@ -97,7 +103,7 @@ MUTANTS = (
         "alike = (wish.each, wish.hosts)",
         "alike = (1, frozenset())",
     ),
-    Mutant("a reason is given", "reasons", 'return f"waits for', 'return "" and f"waits for'),
+    Mutant("a reason is given", "reasons", '"""Return why a job waits."""', 'return ""'),
 )
 
 

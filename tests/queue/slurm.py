@@ -87,7 +87,7 @@ def by_slurm(trace: list[TraceJob], hosts: int, speed: float) -> Result:
     daemons: list[subprocess.Popen[bytes]] = []
     try:
         environment = _configure(folder, hosts)
-        _start(daemons, environment, hosts, speed)
+        _start(daemons, folder, environment, hosts, speed)
         _submit(trace, environment, speed)
         return _results(trace, folder / "jobs.txt", speed)
     finally:
@@ -111,7 +111,11 @@ def _configure(folder: Path, hosts: int) -> dict[str, str]:
 
 
 def _start(
-    daemons: list[subprocess.Popen[bytes]], environment: dict[str, str], hosts: int, speed: float
+    daemons: list[subprocess.Popen[bytes]],
+    folder: Path,
+    environment: dict[str, str],
+    hosts: int,
+    speed: float,
 ) -> None:
     commands = [["slurmd", "-D", "-N", f"h{host}"] for host in range(hosts)]
     commands.append(["faketime", "-f", f"+0 x{speed:g}", "slurmctld", "-D"])
@@ -119,6 +123,7 @@ def _start(
         daemon = subprocess.Popen(
             command,
             env=environment,
+            cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -195,14 +200,13 @@ def _seconds(stamp: str) -> float:
 
 
 def _stop(daemons: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    """End the daemons and what they started: all that have this folder in their environment."""
-    configuration = str(folder / "slurm.conf")
+    """End the daemons and what they started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                ours = process.environ().get("SLURM_CONF") == configuration
                 # faketime ends with the controller, and removes its shared memory.
-                if ours and (process.name() != "faketime" or number == signal.SIGKILL):
+                waits = process.name() == "faketime" and number == signal.SIGTERM
+                if not waits and _ours(process, folder):
                     process.send_signal(number)
         for daemon in daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -210,3 +214,9 @@ def _stop(daemons: list[subprocess.Popen[bytes]], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for left in Path("/dev/shm").glob(f"*faketime_*_{daemons[-1].pid}") if daemons else ():
         left.unlink()
+
+
+def _ours(process: psutil.Process, folder: Path) -> bool:
+    """Return whether a daemon, a step of a job, or a job belongs to this run."""
+    configuration = process.environ().get("SLURM_CONF")
+    return configuration == str(folder / "slurm.conf") or process.cwd() == str(folder)

@@ -21,11 +21,13 @@ class Figures:
     pools: int = 0
     decisions: int = 0
     jobs: int = 0
+    rested: int = 0
     largest: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
         return (
-            f"{self.pools} pools, {self.decisions} decisions, {self.jobs} jobs; "
+            f"{self.pools} pools ({self.rested} came to rest), {self.decisions} decisions, "
+            f"{self.jobs} jobs; "
             f"the largest with {self.largest[0]} hosts and {self.largest[1]} jobs"
         )
 
@@ -49,6 +51,7 @@ def soak(options: argparse.Namespace) -> Figures:
             sys.exit(f"run({seed}, hosts={sizes[0]}, jobs={sizes[1]}): {error}\n{figures}")
         figures.pools += 1
         figures.decisions += world.decided
+        figures.rested += world.rested
         figures.jobs += len(world.left)
         figures.largest = max(figures.largest, sizes)
     return figures

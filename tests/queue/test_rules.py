@@ -81,6 +81,14 @@ def test_single_gpus_stay_where_they_are() -> None:
     assert not moves(pool, decision).releases
 
 
+def test_a_job_does_not_leave_a_host_that_it_has_just_got_for_more_gpus() -> None:
+    first = replace(job("first", Wish(1, 4, 0)), began=NOW - 1000, waits=None)
+    for seconds, moved in ((STILL / 2, False), (STILL, True)):
+        has = {"h0": Had(("g0", "g1"), NOW - seconds)}
+        pool = Pool(NOW, hosts(1, 4), (), (replace(first, has=has),))
+        assert bool(moves(pool, decide(pool)).releases) == moved
+
+
 def test_a_group_that_lost_hosts_goes_on_whole() -> None:
     lost = replace(job("lost", Wish(2, 2), "h9"), has={})
     leaving = job("leaving", Wish(1, 1), "h1", priority=0)
@@ -119,6 +127,16 @@ def test_an_odd_gpu_stays_where_it_is() -> None:
     )
     given = gives(Pool(NOW, hosts(3), (), jobs, {"anna": 0.1}))
     assert given == {"first": {"h0", "h1"}, "second": {"h2"}}
+
+
+def test_a_reason_names_the_jobs_on_the_hosts_that_are_wanted() -> None:
+    jobs = (
+        job("first", Wish(1, 1), "h0"),
+        job("second", Wish(1, 1), "h1"),
+        job("waits", Wish(1, 1, None, frozenset({"h1"}))),
+    )
+    reasons = decide(Pool(NOW, hosts(2), (), jobs)).reasons
+    assert reasons == {"waits": "waits for 1 host, which second has"}
 
 
 def run_equal(wish: Wish, number: int, made: World, seconds: float) -> None:

@@ -17,12 +17,13 @@ class Hours:
     """When a host is lent, by the clock of a zone; None: not on such days.
 
     A time that ends before it begins ends on the next day: from 19:00 on Friday to 08:00 on
-    Saturday belongs to `weekdays`.
+    Saturday belongs to `weekdays`. `console`: a login at the host's console takes it back.
     """
 
     zone: str
     weekdays: tuple[time, time] | None = None
     weekends: tuple[time, time] | None = None
+    console: bool = False
 
 
 @dataclass(frozen=True, slots=True)

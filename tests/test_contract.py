@@ -50,6 +50,8 @@ INVENTORIES = [
         if path.parent.name != OWN_SERVER
     ),
 ]
+ANYWHERE = [path for path in INVENTORIES if path.parent.name != "shared-pool"]
+"""Those that need no queue, which only a Swarm has."""
 SHAPES = {
     "digits": (1, 8, 10),
     "mnist": (1, 28, 10),
@@ -86,7 +88,7 @@ def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_pa
             assert training.metrics.port == (ports or [0])[0]
 
 
-@pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("inventory", ANYWHERE, ids=lambda path: path.parent.name)
 def test_the_launcher_understands_the_environment(inventory: Path) -> None:
     lowered = load_lowered(Paths(inventory, None, None, None), EngineName.LOCAL)
     here = PurePosixPath("/here")
@@ -114,9 +116,15 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)
-@pytest.mark.parametrize("engine", EngineName)
-def test_containers_get_variables_that_are_read(inventory: Path, engine: EngineName) -> None:
+@pytest.mark.parametrize(
+    ("engine", "inventory"),
+    [
+        pytest.param(engine, path, id=f"{engine}-{path.parent.name}")
+        for engine in EngineName
+        for path in (INVENTORIES if engine is EngineName.SWARM else ANYWHERE)
+    ],
+)
+def test_containers_get_variables_that_are_read(engine: EngineName, inventory: Path) -> None:
     lowered = load_lowered(Paths(inventory, None, None, None), engine)
     parts = [part for workload in lowered.workloads for part in workload.parts]
     assert parts

@@ -302,9 +302,9 @@ ROOMS_OF_KIT = {
     "yamledit": {"yamlfile"},
     "measurements": set(),
     "plan": {"measurements", "jobs", "model", "servers", "values", "errors", "ranges", "sharing"},
-    "workload": {"plan", "jobs", "model", "servers", "values", "addresses", "errors"}
-    | {"retention", "sharing"},
     "queue": {"plan", "sharing", "values", "errors"},
+    "workload": {"queue", "plan", "jobs", "model", "servers", "values", "addresses", "errors"}
+    | {"retention", "sharing"},
     "hosts": {"model", "values", "addresses", "errors"},
     "runtime": {"queue", "workload", "plan", "hosts", "model", "values", "errors", "files"},
     "datasets": {"plan", "hosts", "model", "values", "errors", "files", "paths"},

@@ -693,6 +693,39 @@ go_back() {
 
 engine_gpus() { root docker info --format '{{json .GenericResources}}' 2>/dev/null | grep -o '"Kind":"kit_gpu"' || true; }
 
+# ---- For hosts of the queue: the program with which their owners take them back
+
+host_program() {
+    program=/usr/local/bin/kit-host settings=/etc/kit/host.conf unit=/etc/systemd/system/kit-host.service
+    cat >"$work/unit" <<END
+# Written by prepare.sh: trainings of the queue leave this machine while its owner uses it.
+[Unit]
+Description=Gives this machine to its owner
+After=docker.service
+
+[Service]
+ExecStart=$program watch
+Restart=always
+
+[Install]
+WantedBy=multi-user.target
+END
+    printf 'console=%s\n' "$console" >"$work/settings"
+    if cmp -s "$tree/kit-host.sh" $program && cmp -s "$work/settings" $settings && cmp -s "$work/unit" $unit; then
+        ok "kit-host gives this machine to its owner"
+        return
+    fi
+    if change "install kit-host, by which its owner takes this machine back from the queue"; then
+        quietly root install -D -m 755 "$tree/kit-host.sh" $program
+        quietly root install -D -m 644 "$work/settings" $settings
+        quietly root install -D -m 644 "$work/unit" $unit
+        quietly root systemctl daemon-reload
+        quietly root systemctl enable kit-host.service
+        quietly root systemctl restart kit-host.service
+        changed
+    fi
+}
+
 # ---- All steps
 
 steps() {
@@ -705,6 +738,7 @@ steps() {
     [ "$infiniband" = no ] || infiniband_devices
     docker_configuration
     firewall
+    [ "${pool:-no}" = no ] || host_program
     restart_docker
 }
 

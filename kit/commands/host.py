@@ -26,7 +26,7 @@ from kit.prepare.report import Report, Status
 from kit.prepare.run import Preparation, without_password
 from kit.project import load_lowered
 from kit.rendered import render_lowered
-from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Lowered
+from kit.targets.lowered import HOST_FILE, MERGE_FILE, STEPS_FILE, Lowered
 from kit.targets.swarm.observe import first_answer
 from kit.values import count
 
@@ -103,7 +103,7 @@ def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Host]:
 
 
 def _own_files(rendered: Tree) -> Tree:
-    own = (STEPS_FILE, MERGE_FILE)
+    own = (STEPS_FILE, MERGE_FILE, HOST_FILE)
     ends = ("/prepare.sh", "/daemon.json")
     return {name: text for name, text in rendered.items() if name in own or name.endswith(ends)}
 

@@ -18,16 +18,17 @@ from kit.commands.targets import target_of, with_engine
 from kit.errors import InputError, KitError, joined
 from kit.hosts import ssh
 from kit.hosts.docker import engine_url, on_each
-from kit.paths import Paths
+from kit.paths import Paths, identity
 from kit.project import load_lowered
 from kit.queue.carrier import Queue, Seen
 from kit.queue.document import Rules
 from kit.queue.forecast import DAY, Moment, forecast, starts
 from kit.queue.moves import Release
-from kit.queue.pool import QueuedJob
+from kit.queue.pool import PoolHost, QueuedJob
 from kit.queue.record import Record, going
 from kit.queue.turn import turn
 from kit.runtime.history import current_user
+from kit.runtime.rendered import rendered
 from kit.targets.swarm import queue_service as service
 from kit.values import count, show_age
 
@@ -43,6 +44,7 @@ LEAVES = 60.0
 @with_paths
 @with_engine
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--all", "everything", is_flag=True, help="Also jobs that ended more than a day ago.")
 @click.option(
     "--plan",
     "tonight",
@@ -51,7 +53,13 @@ LEAVES = 60.0
 )
 @click.pass_context
 def command(
-    context: click.Context, paths: Paths, engine: str | None, tonight: str | None, *, as_json: bool
+    context: click.Context,
+    paths: Paths,
+    engine: str | None,
+    tonight: str | None,
+    *,
+    as_json: bool,
+    everything: bool,
 ) -> None:
     """Show the jobs of the queue: what runs where, what waits and why.
 
@@ -65,7 +73,12 @@ def command(
         _show_plan(list(forecast(seen.pool, rules, seen.pool.now + DAY)), as_json=as_json)
         return
     begins, reasons = starts(seen.pool, rules), turn(seen.pool).reasons
-    rows = [_row(each, seen, begins, reasons) for each in sorted(records.values(), key=_order)]
+    recent = (
+        each
+        for each in records.values()
+        if everything or each.ended is None or seen.pool.now - each.ended < DAY
+    )
+    rows = [_row(each, seen, begins, reasons) for each in sorted(recent, key=_order)]
     if as_json:
         click.echo(json.dumps({"jobs": rows, "hosts": _hosts(seen)}, indent=2))
         return
@@ -114,7 +127,7 @@ def _row(
         "job": record.job,
         "owner": record.owner,
         "priority": record.priority,
-        "state": _state(record, job),
+        "state": _state(record, job, seen),
         "hosts": has,
         "submitted": record.arrived,
         "began": record.began,
@@ -125,11 +138,11 @@ def _row(
     }
 
 
-def _state(record: Record, job: QueuedJob | None) -> str:
+def _state(record: Record, job: QueuedJob | None, seen: Seen) -> str:
     if record.ended is not None:
         return record.state
     if job is None:
-        return "ending"
+        return "ending" if record.job in seen.ending else "not deployed"
     return "running" if job.keeps else "leaving" if job.has else "waiting"
 
 
@@ -163,7 +176,7 @@ def _show(rows: list[dict[str, Any]], seen: Seen) -> None:
     else:
         click.echo("the queue is empty: hand a job in with `kit submit JOB`")
     for host in seen.pool.hosts:
-        if text := _closed(host.name, host.open, host.until, host.there, seen.reclaimed):
+        if text := _closed(host, seen):
             click.echo(f"{host.name}: {text}")
 
 
@@ -171,16 +184,17 @@ def _places(hosts: Mapping[str, list[str]]) -> str:
     return ", ".join(f"{host} ({count(len(gpus), 'GPU')})" for host, gpus in hosts.items())
 
 
-def _closed(
-    name: str, is_open: bool, until: float | None, there: bool, reclaimed: Mapping[str, str]
-) -> str:
-    if name in reclaimed:
-        return f"{reclaimed[name]} uses it; `kit lend {name}` gives it to the pool again"
-    if not there:
+def _closed(host: PoolHost, seen: Seen) -> str:
+    """Return why jobs cannot use a host; "" if they can."""
+    if who := seen.reclaimed.get(host.name):
+        return f"{who} uses it; `kit lend {host.name}` gives it to the pool again"
+    if until := seen.avoided.get(host.name):
+        return f"somebody there has ended a job; it is tried again at {_clock(until)}"
+    if not host.there:
         return "does not answer"
-    if is_open or until is None:
-        return "" if is_open else "is not lent"
-    return f"is lent from {_clock(until)}"
+    if host.open or host.until is None:
+        return "" if host.open else "is not lent"
+    return f"is lent from {_clock(host.until)}"
 
 
 def _clock(moment: float) -> str:
@@ -194,8 +208,12 @@ def up(paths: Paths) -> None:
 
     The one whose manager leads decides. When that manager is lost, the next one goes on. Whatever
     runs goes on without a controller, and nothing new starts. It needs Python 3.11 there, and
-    root or sudo without a password.
+    root or sudo without a password. It hands over the pool of the rendered files, too.
     """
+    cluster, engine = identity(paths)
+    queue, tree = queue_of(target_of(paths, engine)), paths.tree(cluster)
+    if document := rendered(tree).queue:
+        queue.set_rules(document)
     _on_managers(paths, service.UP, service.packed(), "the controller runs")
 
 

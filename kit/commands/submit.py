@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import click
 
@@ -46,6 +47,7 @@ def submit(
     known = going(queue.records())
     for each in chosen:
         if each.name in known:
+            queue.update(renewed(known[each.name], each))
             click.echo(f"{each.name} keeps its place in the queue")
         else:
             queue.add(_record(each))
@@ -55,16 +57,14 @@ def submit(
 
 
 def _record(work: Workload) -> Record:
-    assert work.queue is not None
     now = time.time()
-    return Record(
-        job=work.name,
-        owner=work.queue.owner,
-        priority=work.queue.priority,
-        arrived=now,
-        by=current_user(),
-        waits=now,
-    )
+    return renewed(Record(work.name, "", 0, now, current_user(), waits=now), work)
+
+
+def renewed(record: Record, work: Workload) -> Record:
+    """Return the record of a job with the owner and the priority of its present file."""
+    assert work.queue is not None
+    return replace(record, owner=work.queue.owner, priority=work.queue.priority)
 
 
 @click.command("cancel", short_help="Take jobs out of the queue, after a last checkpoint.")
@@ -74,19 +74,23 @@ def _record(work: Workload) -> Record:
 def cancel(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
     """Take JOBS out of the queue. Those that run end after a last checkpoint.
 
-    `kit submit` hands them in again: they continue from there.
+    `kit submit` hands them in again: they continue from there. Jobs that have ended are removed.
     """
     target = target_of(paths, engine)
     queue = queue_of(target)
-    known = going(queue.records())
+    known = queue.records()
     for job in jobs:
         if job not in known:
             fix = nearest(job, known) if known else "the queue is empty: see `kit queue`"
             raise InputError(f"there is no job {job} in the queue", fix)
+    deployed = target.known()
     for job in jobs:
         # First, or the controller would start it again.
         queue.remove(job)
-        report(target.stop(job))
+        if job in deployed:
+            report(target.stop(job))
+        else:
+            click.echo(f"{job} is out of the queue; its stack was gone already")
 
 
 def queue_of(target: Target) -> Queue:

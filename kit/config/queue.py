@@ -68,6 +68,9 @@ class LendSection(Section):
     weekdays: LentHours | None = Field(None, description="Default: not on such days")
     weekends: LentHours | None = Field(None, description="Default: not on such days")
     zone: Zone | None = Field(None, description="Default: `queue.zone`")
+    console: bool = Field(
+        False, description="A login at its console takes it back, as a process on its GPU does"
+    )
 
     @model_validator(mode="after")
     def _ever(self) -> LendSection:
@@ -216,7 +219,8 @@ def to_hours(section: LendSection | None, zone: str) -> Hours | None:
     """Convert the hours of a host; None if it always belongs to the pool."""
     if section is None:
         return None
-    return Hours(section.zone or zone, _times(section.weekdays), _times(section.weekends))
+    days = _times(section.weekdays), _times(section.weekends)
+    return Hours(section.zone or zone, *days, console=section.console)
 
 
 def _times(hours: str | None) -> tuple[time, time] | None:

@@ -157,6 +157,11 @@ class Plan:
     ipv6: bool
 
     @property
+    def shared(self) -> bool:
+        """Whether a queue divides the pool: it has jobs, or hosts that are lent."""
+        return any(job.job.queue for job in self.jobs) or any(host.lend for host in self.hosts)
+
+    @property
     def serving(self) -> tuple[ServerPlan, ...]:
         """The servers that have a GPU."""
         return tuple(server for server in self.servers if server.placements)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kit.queue.document import Rules
@@ -19,6 +19,8 @@ class Seen:
     `lost` are hosts that do not answer, and that jobs still have. `ended` is the state of each job
     that has ended, `ending` are jobs of which some hosts have completed. `coordinators` are the
     jobs whose coordinator is on. `reclaimed` is who has each host that its owner wants.
+    `interrupted` are jobs on hosts where somebody has just ended them by hand, `avoided` the hosts
+    where somebody did so before, each until a time.
     """
 
     pool: Pool
@@ -27,6 +29,8 @@ class Seen:
     ending: frozenset[str]
     coordinators: frozenset[str]
     reclaimed: Mapping[str, str]
+    interrupted: tuple[Release, ...] = ()
+    avoided: Mapping[str, float] = field(default_factory=dict)
 
 
 class Queue(Protocol):
@@ -75,6 +79,9 @@ class Queue(Protocol):
 
     def coordinate(self, job: str, *, on: bool) -> None:
         """Turn the coordinator of a job on or off."""
+
+    def avoid(self, host: str, now: float) -> None:
+        """Note that somebody on a host has ended a job there: others stay away for a while."""
 
     def reclaim(self, host: str, who: str) -> None:
         """Note that its owner wants a host; "" gives it to the pool again.

@@ -79,6 +79,7 @@ class Controller:
 
     def _end(self, record: Record, state: str, now: float) -> None:
         self._say(f"{record.job} of {record.owner} has {state}")
+        self._carrier.coordinate(record.job, on=False)
         self._carrier.update(replace(record, ended=now, state=state, waits=None, reason=""))
 
     def _count(self, rules: Rules, pool: Pool, spent: Spent, now: float) -> None:
@@ -94,7 +95,10 @@ class Controller:
             self._noted = time.monotonic()
 
     def _carry_out(self, seen: Seen, now: Turn, records: Mapping[str, Record]) -> None:
-        for release in (*seen.lost, *now.moves.releases):
+        for host in sorted({each.host for each in seen.interrupted} - seen.avoided.keys()):
+            self._say(f"somebody on {host} has ended a job there: others stay away for a while")
+            self._carrier.avoid(host, seen.pool.now)
+        for release in (*seen.interrupted, *seen.lost, *now.moves.releases):
             self._say(f"{release.job} leaves {release.host}")
             self._carrier.release(release)
         runs = {each.job for each in now.moves.begins} | {job.name for job in now.jobs if job.has}

@@ -77,7 +77,7 @@ def plan_json(
                 "jobs": _rows(jobs, "  "),
                 "servers": _rows(servers, "  "),
                 **({"data": _compact(_data(plan.data))} if plan.data else {}),
-                **({"queue": _queue(plan.pool)} if any(job.job.queue for job in plan.jobs) else {}),
+                **({"queue": _queue(plan.pool)} if plan.shared else {}),
                 "notes": _rows([_compact(note) for note in lowered.notes], "  "),
             }
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from kit.addresses import endpoint
 from kit.model import EngineName, Gpu, Host
 from kit.plan.work import Plan
-from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Output
+from kit.targets.lowered import HOST_FILE, MERGE_FILE, STEPS_FILE, Output
 from kit.workload.monitoring import ENGINE_PORT
 from kit.workload.ports import OpenPort
 from kit.workload.types import Workload
@@ -28,7 +28,8 @@ def host_outputs(
     address of a registry without a certificate, or "". `ports` are those that services open on each
     host; ranks on the hosts of `any_port` listen on ports that they choose.
     """
-    for common in (STEPS_FILE, MERGE_FILE):
+    pool = _pool(plan)
+    for common in (STEPS_FILE, MERGE_FILE, *([HOST_FILE] if pool else [])):
         yield Output(common, f"{common}.j2", {})
     for host in plan.hosts:
         names = tuple(name for gpu in host.gpus if (name := offered(gpu)))
@@ -50,8 +51,14 @@ def host_outputs(
             "infiniband": infiniband,
             "ports": ports.get(host.name, ()),
             "any_port": host.name in any_port,
+            "pool": host.name in pool,
         }
         yield Output(f"hosts/{host.name}/prepare.sh", "hosts/{host}/prepare.sh.j2", values)
+
+
+def _pool(plan: Plan) -> frozenset[str]:
+    """Return the hosts that jobs of the queue may use; none without a queue."""
+    return frozenset(host.name for host, _ in plan.pool.hosts) if plan.shared else frozenset()
 
 
 def hosts_with_any_port(workloads: Sequence[Workload]) -> frozenset[str]:

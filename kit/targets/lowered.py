@@ -33,6 +33,8 @@ VERSION_BELOW = "{hash of what follows}"
 """The placeholder for the hash of a file's text behind it, for a service that other changes of the
 file must not restart."""
 LABEL = re.compile(r'kit\.file: "([0-9a-f]{8})"')
+HOST_FILE = "kit-host.sh"
+"""The program with which owners take hosts of the queue back, on the hosts themselves."""
 STEPS_FILE = "prepare-host.sh"
 """The script with the steps that prepare a host, which the script of each host includes."""
 MERGE_FILE = "prepare-daemon.py"

@@ -12,6 +12,7 @@ from kit.plan.queue import in_words
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
+from kit.queue.words import OWNER
 from kit.values import count
 from kit.workload.addressing import JobAddresses
 from kit.workload.documents import code_configs, code_documents, generated, job_json
@@ -251,6 +252,7 @@ def _train(
         update=UPDATE,
         open_files=True,
         runs_tmp=True,
+        labels=((OWNER, job.job.queue.owner),) if job.job.queue else (),
         why={
             "ulimits": "Sockets and shared tensors are open files; Docker 29 allows 1,024 by "
             "default.",

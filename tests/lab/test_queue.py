@@ -67,7 +67,9 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
             made.kit("cancel", *jobs_of(made))
         made.kit("queue", "down")
         for node in NODES:
-            lab.ssh(node, f"docker volume rm -f {VOLUMES}; rm -f /run/kit-queue.*")
+            lab.ssh(node, "systemctl disable --now kit-host; rm -f /usr/local/bin/kit-host")
+            lab.ssh(node, "rm -rf /var/lib/kit /etc/kit /lab/faults /etc/systemd/system/kit-host*")
+            lab.ssh(node, f"docker volume rm -f {VOLUMES}; rm -f /run/kit-*")
         for node in reversed(NODES):
             lab.leave_swarm(node)
         lab.do("gpus", "n3")
@@ -127,6 +129,21 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     assert operator.status("long")["restarts"] == 0
     goes_on = re.findall(r"goes? on at step (\d+)", operator.kit("logs", "long"))
     assert list(map(int, goes_on)) == sorted(map(int, goes_on))
+    # On the host itself: by its program, and by a process on its GPU.
+    operator.kit("host", "prepare", taken, "--run", "--yes")
+    assert "this machine is yours" in lab.ssh(taken, "kit-host reclaim").stdout
+    assert not containers(lab, taken)
+    wait_for(lambda: "somebody there has ended a job" in operator.kit("queue"), "the queue to know")
+    lab.ssh(taken, "kit-host lend")
+    operator.kit("lend", taken)
+    wait_for(lambda: world(operator, "long") == 2, "the first one to have grown again")
+    gpu = lab.uuids(taken)[0]
+    lab.ssh(taken, f"sleep 600 & echo process {gpu} $! 1024 python >/lab/faults")
+    wait_for(lambda: not containers(lab, taken), "trainings to leave the owner's process alone")
+    wait_for(lambda: f"{taken}: somebody there" in operator.kit("queue"), "the queue to know")
+    lab.ssh(taken, "rm /lab/faults; systemctl stop kit-host")
+    operator.kit("lend", taken)
+    wait_for(lambda: world(operator, "long") == 2, "the first one to have grown once more")
     # The manager that leads is switched off: another one decides.
     before = leaders(lab)
     (leader,) = [node for node in NODES if leads(lab, node)]

@@ -10,6 +10,7 @@ import base64
 import copy
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from kit.errors import KitError
@@ -142,7 +143,8 @@ class Swarm:
         for service in self.services.values():
             replicas = service["Spec"]["Mode"]["Replicated"]["Replicas"]
             mine = [task for task in self.tasks if task["ServiceID"] == service["ID"]]
-            used_up = bool(mine) and mine[-1]["Status"]["State"] == "failed"
+            last = mine[-1]["Status"] if mine else {}
+            used_up = last.get("State") == "failed" and "ContainerStatus" not in last
             going = any(task["DesiredState"] == "running" for task in mine)
             if replicas and not (going or used_up):
                 self._start(service)
@@ -172,6 +174,15 @@ class Swarm:
             if task["ServiceID"].startswith(f"train-{job}_train") and self.lives(task):
                 task["Status"]["State"] = state
                 task["DesiredState"] = "shutdown" if state == "failed" else "running"
+
+    def interrupt(self, host: str, now: float) -> None:
+        """Let somebody on a host end what runs there; the engine starts it again."""
+        for task in filter(self.lives, self.tasks):
+            if task["NodeID"] == host:
+                stamp = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}.5Z"
+                ended = {"State": "failed", "Timestamp": stamp}
+                task["Status"] = ended | {"ContainerStatus": {"ExitCode": 143}}
+                task["DesiredState"] = "shutdown"
 
     @staticmethod
     def lives(task: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from kit.queue.controller import Controller
 from kit.queue.record import Record
 from kit.runtime.status import State
 from kit.sharing import Queued
+from kit.targets.swarm.pool import AVOIDED_FOR
 from kit.targets.swarm.queue import SwarmQueue
 from tests.queue.swarm import KilledError, Swarm
 
@@ -93,6 +94,7 @@ def test_a_job_begins_shrinks_for_another_and_grows_again() -> None:
     assert world.sizes() == {"first": 3}
     ended = world.queue.records()["second"]
     assert (ended.state, ended.ended is None) == (State.COMPLETED, False)
+    assert world.swarm.coordinated() == {"first"}
 
 
 def test_a_job_that_fails_on_all_hosts_has_ended() -> None:
@@ -146,6 +148,26 @@ def test_an_owner_takes_a_host_back_and_lends_it() -> None:
     world.queue.reclaim("h1", "")
     world.turns(2)
     assert world.sizes() == {"first": 2}
+
+
+def test_who_ends_a_job_on_a_host_by_hand_has_it_for_a_while() -> None:
+    world = World(h0=1, h1=1)
+    world.submit("first")
+    world.turns(2)
+    world.swarm.interrupt("h1", world.clock.now)
+    world.turns(1)
+    world.queue.reclaim("h1", "")
+    world.turns(3)
+    assert world.sizes() == {"first": 2}
+    assert len([line for line in world.told if "somebody on h1" in line]) == 1
+    world.told.clear()
+    world.swarm.interrupt("h1", world.clock.now)
+    world.turns(3)
+    assert world.sizes() == {"first": 1}
+    world.turns(1, seconds=AVOIDED_FOR)
+    world.turns(2)
+    assert world.sizes() == {"first": 2}
+    assert len([line for line in world.told if "somebody on h1" in line]) == 1
 
 
 def test_only_the_leader_decides() -> None:

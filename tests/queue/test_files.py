@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import time
 
 import pytest
 import yaml
 
+from kit.commands.submit import renewed
 from kit.queue.document import document_of, rules_of
 from kit.queue.pool import Wish
+from kit.queue.record import Record
 from kit.queue.words import labels_of, wish_of
 from kit.sharing import ALL_DAY, Hours, Queued
 from tests.sandbox import JOB, Project
@@ -97,6 +100,13 @@ def test_engines_without_a_queue_refuse_its_jobs(project: Project, engine: str) 
     result = project.write(inventory, {"a": QUEUED}).kit("plan")
     assert result.status == 2
     assert f"jobs/a.yaml:7: queue: `engine: {engine}` has no queue" in result.err
+
+
+def test_a_job_that_is_handed_in_again_has_the_priority_of_its_new_file(project: Project) -> None:
+    before = Record("digits", "ben", 10, 1.0, "ben@pc1", began=2.0)
+    text = QUEUED.replace("priority: 60", "priority: 70")
+    work = project.write(INVENTORY, {"digits": text}).workload()
+    assert renewed(before, work) == replace(before, owner="anna", priority=70)
 
 
 def test_its_jobs_are_handed_in_and_others_are_deployed(project: Project) -> None:

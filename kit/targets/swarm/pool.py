@@ -13,7 +13,7 @@ from kit.queue.pool import Had, Pool, PoolHost
 from kit.queue.record import Record
 from kit.queue.words import wish_of
 from kit.runtime.status import State
-from kit.targets.swarm.state import OVER, Cluster, Service, Task
+from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
 from kit.workload.names import stack_of_job
 from kit.workload.types import Role
 
@@ -21,6 +21,13 @@ SINCE = "kit.queue.since"
 """The label with the time at which a service's host was given to its job."""
 RECLAIMED = "kit.reclaimed"
 """The node label of a host that its owner uses, with who wants it."""
+AVOIDED = "kit.avoided"
+"""The node label of a host on which somebody has ended a job by hand, with the time."""
+AVOIDED_FOR = 300.0
+"""Seconds until a job is tried on such a host again."""
+BY_HAND = frozenset({143, 130})
+"""The exit statuses of a host that was asked to leave its job, by SIGTERM or SIGINT, though its
+service is on."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ON = f"{Role.TRAIN}-on-"
 
@@ -62,8 +69,23 @@ def see(
         if Role.of(service.part) is Role.RENDEZVOUS and service.replicas
     }
     pool = Pool(now, hosts, rules.sharing.people, tuple(queued), used)
-    reclaimed = {node.name: who for node in cluster.nodes if (who := node.label(RECLAIMED))}
-    return Seen(pool, lost, ended, frozenset(ending), frozenset(on), reclaimed)
+    return Seen(
+        pool=pool,
+        lost=lost,
+        ended=ended,
+        ending=frozenset(ending),
+        coordinators=frozenset(on),
+        reclaimed={node.name: who for node in cluster.nodes if (who := node.label(RECLAIMED))},
+        interrupted=tuple(
+            Release(record.job, host)
+            for record, places in left
+            for host, service in places.items()
+            if _interrupted(cluster, service)
+        ),
+        avoided={
+            node.name: until for node in cluster.nodes if (until := _avoided_until(node)) > now
+        },
+    )
 
 
 def _places(cluster: Cluster, job: str) -> dict[str, Service]:
@@ -91,6 +113,19 @@ def _on(cluster: Cluster, places: Mapping[str, Service]) -> Iterator[tuple[Servi
     for service in places.values():
         if service.replicas:
             yield service, _newest(cluster, service)
+
+
+def _interrupted(cluster: Cluster, service: Service) -> bool:
+    """Return whether somebody has ended its container by hand since it got the host."""
+    since = float(service.label(SINCE) or 0.0)
+    return bool(service.replicas) and any(
+        task.state == "failed" and task.exit_status in BY_HAND and task.at > since
+        for task in cluster.tasks_of([service])
+    )
+
+
+def _avoided_until(node: Node) -> float:
+    return float(node.label(AVOIDED) or -AVOIDED_FOR) + AVOIDED_FOR
 
 
 def _ends(cluster: Cluster, places: Mapping[str, Service]) -> bool:
@@ -126,6 +161,8 @@ def _hosts(
         is_open, until = lent(hours, now) if hours else (True, None)
         if node and node.label(RECLAIMED):
             is_open, until = False, None
+        elif node and _avoided_until(node) > now:
+            is_open, until = False, _avoided_until(node)
         if there and node and not node.ready:
             gpus = tuple(gpu for gpu in gpus if gpu in kept.get(name, ()))
         free = tuple(

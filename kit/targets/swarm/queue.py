@@ -23,7 +23,7 @@ from kit.queue.moves import Begin, Release
 from kit.queue.record import Record, Spent, record_of
 from kit.targets.swarm.containers import end_on
 from kit.targets.swarm.observe import GPU_KIND, VISIBLE, observe_cluster
-from kit.targets.swarm.pool import ON, RECLAIMED, SINCE, see
+from kit.targets.swarm.pool import AVOIDED, ON, RECLAIMED, SINCE, see
 from kit.workload.names import stack_of_job
 from kit.workload.types import Role
 
@@ -133,13 +133,21 @@ class SwarmQueue:
 
     def reclaim(self, host: str, who: str) -> None:
         """Note that its owner wants a host, or that it is the pool's again; see `Queue.reclaim`."""
+        self._label_node(host, {RECLAIMED: who} if who else {})
+
+    def avoid(self, host: str, now: float) -> None:
+        """Note that somebody on a host has ended a job there; see `Queue.avoid`."""
+        self._label_node(host, {AVOIDED: f"{now:.0f}"})
+
+    def _label_node(self, host: str, own: Mapping[str, str]) -> None:
+        """Replace the labels of who uses a host."""
         node = observe_cluster(self._manager).node_of(host)
         if node is None:
             raise InputError(f"{host} is not a node of the swarm", "see `kit queue`")
 
         def labelled(spec: Spec) -> Spec:
-            labels = {name: value for name, value in spec["Labels"].items() if name != RECLAIMED}
-            return spec | {"Labels": labels | ({RECLAIMED: who} if who else {})}
+            others = {k: v for k, v in spec["Labels"].items() if k not in {RECLAIMED, AVOIDED}}
+            return spec | {"Labels": {**others, **own}}
 
         update_node(self._manager, node.id, labelled)
 

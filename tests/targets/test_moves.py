@@ -40,7 +40,7 @@ def work(name: str, gpus: set[str]) -> Workload:
     """Something that wants GPUs of one host."""
     made = mock.Mock()
     host = mock.Mock()
-    host.name, made.name = "pc", name
+    host.name, made.name, made.queue = "pc", name, None
     given = [mock.Mock(resource=gpu) for gpu in sorted(gpus)]
     made.placements = [mock.Mock(host=host, gpus=given)] if gpus else []
     return made

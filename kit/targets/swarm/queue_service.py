@@ -40,6 +40,8 @@ UP = f"""set -eu
 {ROOT}
 python3 -c 'import sys; sys.exit(sys.version_info < {OLDEST})' 2>/dev/null || {{
     echo 'needs Python {OLDEST[0]}.{OLDEST[1]} or newer as python3' >&2; exit 1; }}
+python3 -c 'import zoneinfo; zoneinfo.ZoneInfo("Europe/Berlin")' 2>/dev/null || {{
+    echo 'lacks the time zones: install tzdata' >&2; exit 1; }}
 command -v systemctl >/dev/null || {{
     echo 'has no systemd: start `kit queue run` there in another way' >&2; exit 1; }}
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -52,6 +52,7 @@ PURE_MODULES = (
     "queue/pool",
     "queue/reasons",
     "queue/record",
+    "queue/see",
     "queue/turn",
     "queue/words",
     "ranges",

@@ -71,13 +71,15 @@ def allocate(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server
 
     Each request gets all GPUs of its use on its hosts, or `gpus_per_host` of the free ones. Jobs
     that name their GPUs come first, so that others never take these. The queue divides what jobs
-    leave that are not its own.
+    leave that are not its own, and the GPUs of sessions while these do not run.
     A server gets no GPU if no host has one for inference, a job no spare if others have taken all.
     """
     ledger = _Ledger({host.name: host for host in inventory.hosts}, inventory.network.interface)
     ordered = sorted(jobs, key=lambda job: not job.hosts.gpus)
     placed = {job.name: _place_job(job, ledger) for job in ordered if not job.queue}
-    pool = pool_plan(inventory, lambda host, gpu: (host, gpu) in ledger.owner)
+    sessions = {job.name for job in jobs if job.session}
+    fixed = {gpu for gpu, owner in ledger.owner.items() if owner.name not in sessions}
+    pool = pool_plan(inventory, lambda host, gpu: (host, gpu) in fixed)
     placed |= {job.name: _place_queued(job, pool, ledger) for job in jobs if job.queue}
     training = [placed[job.name] for job in jobs]
     spares = [

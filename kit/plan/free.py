@@ -13,10 +13,14 @@ Free = Mapping[str, Sequence[str]]
 
 
 def free_gpus(inventory: Inventory, jobs: Iterable[JobPlan]) -> dict[str, list[str]]:
-    """Return the GPUs for training that no job has, by host, in the inventory's order."""
+    """Return the GPUs for training that no job has, by host, in the inventory's order.
+
+    Those of the queue are free: its jobs leave them to others.
+    """
     taken = {
         (placement.host.name, gpu.id)
         for job in jobs
+        if not job.job.queue
         for placement in job.placements
         for gpu in placement.gpus
     }

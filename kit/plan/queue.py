@@ -84,9 +84,3 @@ def _too_much(job: Job, queue: Queued, placements: Sequence[Placement]) -> Itera
         what = f"the job wants at least {count(queue.least, noun)}, the pool has {able} for it"
         fix = "write 1" if able == 1 else f"write a number from 1 to {able}"
         yield Fault(job.name, (key, "min"), what, fix)
-
-
-def without_queue(engine: str, jobs: Iterable[Job]) -> list[Fault]:
-    """Return the jobs of the queue, which a target without one refuses."""
-    what, fix = f"`engine: {engine}` has no queue", "leave it out, or write `engine: swarm`"
-    return [Fault(job.name, ("queue",), what, fix) for job in jobs if job.queue]

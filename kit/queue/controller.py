@@ -98,7 +98,9 @@ class Controller:
         for host in sorted({each.host for each in seen.interrupted} - seen.avoided.keys()):
             self._say(f"somebody on {host} has ended a job there: others stay away for a while")
             self._carrier.avoid(host, seen.pool.now)
-        for release in (*seen.interrupted, *seen.lost, *now.moves.releases):
+        # A host may be all of these at once.
+        releases = dict.fromkeys((*seen.interrupted, *seen.lost, *now.moves.releases))
+        for release in releases:
             self._say(f"{release.job} leaves {release.host}")
             self._carrier.release(release)
         runs = {each.job for each in now.moves.begins} | {job.name for job in now.jobs if job.has}

@@ -21,6 +21,7 @@ from kit.sharing import Queued
 
 STAMP = "2026-11-27T12:00:00.{:09d}Z"
 LIVING = {"new", "running"}
+ONE_GPU = {"DiscreteResourceSpec": {"Kind": "kit_gpu", "Value": 1}}
 
 
 class KilledError(KitError):
@@ -174,6 +175,35 @@ class Swarm:
             if task["ServiceID"].startswith(f"train-{job}_train") and self.lives(task):
                 task["Status"]["State"] = state
                 task["DesiredState"] = "shutdown" if state == "failed" else "running"
+
+    def session(self, name: str, host: str, gpu: str) -> None:
+        """Deploy a session on a GPU of a host; it waits until nobody has that GPU."""
+        part = f"train-on-{host}"
+        spec = {
+            "Name": f"train-{name}_{part}",
+            "Labels": {"com.docker.stack.namespace": f"train-{name}", "kit.job": name},
+            "Mode": {"Replicated": {"Replicas": 1}},
+            "TaskTemplate": {
+                "ContainerSpec": {"Image": "x", "Env": [f"NVIDIA_VISIBLE_DEVICES={gpu}"]},
+                "Resources": {"Reservations": {"GenericResources": [ONE_GPU]}},
+            },
+        }
+        self.services[spec["Name"]] = {  # type: ignore[index]
+            "ID": spec["Name"],
+            "Version": {"Index": 1},
+            "Spec": spec,
+            "UpdatedAt": STAMP.format(0),
+        }
+        self.nodes[host]["Spec"]["Labels"][f"kit.job.{name}"] = part
+        self._start(self.services[str(spec["Name"])])
+        self.tasks[-1]["NodeID"] = ""
+        self.tasks[-1]["Status"]["State"] = "pending"
+
+    def complete(self, session: str) -> None:
+        """End a session by itself."""
+        for task in self.tasks:
+            if task["ServiceID"].startswith(f"train-{session}_"):
+                task["Status"]["State"] = "complete"
 
     def interrupt(self, host: str, now: float) -> None:
         """Let somebody on a host end what runs there; the engine starts it again."""

@@ -11,9 +11,9 @@ from kit.hosts.docker import Docker
 from kit.queue import controller as module
 from kit.queue.controller import Controller
 from kit.queue.record import Record
+from kit.queue.see import AVOIDED_FOR
 from kit.runtime.status import State
 from kit.sharing import Queued
-from kit.targets.swarm.pool import AVOIDED_FOR
 from kit.targets.swarm.queue import SwarmQueue
 from tests.queue.swarm import KilledError, Swarm
 
@@ -67,6 +67,10 @@ class World:
             gpu for has in self.swarm.runs().values() for had in has.values() for gpu in had.gpus
         )
         assert not [gpu for gpu, number in gpus.items() if number > 1]
+
+    def gpus(self) -> set[str]:
+        has = self.swarm.runs().values()
+        return {gpu for hosts in has for had in hosts.values() for gpu in had.gpus}
 
     def sizes(self) -> dict[str, int]:
         return {job: len(has) for job, has in self.swarm.runs().items()}
@@ -148,6 +152,23 @@ def test_an_owner_takes_a_host_back_and_lends_it() -> None:
     world.queue.reclaim("h1", "")
     world.turns(2)
     assert world.sizes() == {"first": 2}
+
+
+def test_a_session_gets_the_gpu_that_it_names_and_leaves_it_again() -> None:
+    world = World(h0=1, h1=2)
+    world.submit("first")
+    world.turns(2)
+    assert world.gpus() == {"GPU-h0-0", "GPU-h1-0", "GPU-h1-1"}
+    world.swarm.session("ben", "h1", "GPU-h1-1")
+    world.turns(2)
+    assert "GPU-h1-1" not in world.gpus()
+    world.turns(1, seconds=100)
+    world.turns(2)
+    assert world.gpus() == {"GPU-h0-0", "GPU-h1-0"}
+    world.swarm.complete("ben")
+    world.turns(1, seconds=100)
+    world.turns(3)
+    assert world.gpus() == {"GPU-h0-0", "GPU-h1-0", "GPU-h1-1"}
 
 
 def test_who_ends_a_job_on_a_host_by_hand_has_it_for_a_while() -> None:

@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 from kit.commands.submit import renewed
+from kit.paths import Paths
+from kit.plan.free import free_gpus
+from kit.project import load_project
 from kit.queue.document import document_of, rules_of
 from kit.queue.pool import Wish
 from kit.queue.record import Record
@@ -54,6 +57,17 @@ def test_the_pool_is_what_other_jobs_leave(project: Project) -> None:
     assert rules.sharing == plan.pool.sharing
 
 
+def test_the_gpus_of_a_session_belong_to_the_pool_and_those_of_the_queue_are_free_for_it(
+    project: Project,
+) -> None:
+    session = "image: trainer\nsession: {}\nhosts: {gpus: {pc2: [GPU-c]}}\n"
+    plan = project.write(INVENTORY, {"fixed": FIXED, "a": QUEUED, "desk": session}).plan()
+    assert {host.name: ids for host, ids in plan.pool.hosts}["pc2"] == ("GPU-b", "GPU-c")
+    inventory = load_project(Paths(project.folder / "inventory.yaml", None, None, None)).inventory
+    free = free_gpus(inventory, plan.jobs)
+    assert free == {"pc1": ["0"], "pc2": ["GPU-b"], "pc3": ["1"]}
+
+
 def test_a_stack_has_all_hosts_and_none_is_on(project: Project) -> None:
     tree = project.write(INVENTORY, {"a": QUEUED, "fixed": FIXED}).rendered()
     text = (tree / "train-a.stack.yaml").read_text()
@@ -94,12 +108,11 @@ def test_labels_say_what_a_job_wants(
     assert isinstance(found, Wish)
 
 
-@pytest.mark.parametrize("engine", ["compose", "local"])
-def test_engines_without_a_queue_refuse_its_jobs(project: Project, engine: str) -> None:
-    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
-    result = project.write(inventory, {"a": QUEUED}).kit("plan")
-    assert result.status == 2
-    assert f"jobs/a.yaml:7: queue: `engine: {engine}` has no queue" in result.err
+def test_on_this_machine_a_job_waits_for_nobody(project: Project) -> None:
+    inventory = INVENTORY.replace("engine: swarm", "engine: local")
+    work = project.write(inventory, {"a": QUEUED}).workload()
+    assert work.queue is None
+    assert work.begins
 
 
 def test_a_job_that_is_handed_in_again_has_the_priority_of_its_new_file(project: Project) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from kit.errors import Fault, FaultsError
 from kit.model import EngineName, Host, Secret
-from kit.plan.queue import without_queue
 from kit.plan.storage import volume_name
 from kit.plan.types import Placement, Volume
 from kit.plan.work import Plan
@@ -99,7 +98,7 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
         if each.server.proxy
     ]:
         raise FaultsError(faults)
-    if faults := [*parts.faults(), *without_queue("compose", (job.job for job in plan.jobs))]:
+    if faults := parts.faults():
         raise FaultsError(faults)
     ports = parts.ports
     return Lowered(

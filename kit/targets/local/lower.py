@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 from kit.errors import Fault, FaultsError
 from kit.model import EngineName
 from kit.plan.data import DataPlan
-from kit.plan.queue import without_queue
 from kit.plan.storage import CHECKPOINTS, DATA
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Plan
@@ -78,16 +77,12 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
     Raises:
         FaultsError: Ports conflict.
     """
-    if faults := [*parts.faults(), *_sessions(plan), *_queued(plan)]:
+    if faults := [*parts.faults(), *_sessions(plan)]:
         raise FaultsError(faults)
-    # Jobs run on this machine's GPUs or on the CPU.
-    workloads = tuple(replace(each, precision=None) for each in parts.workloads)
+    # Jobs run on this machine's GPUs or on the CPU, and wait for nobody.
+    workloads = tuple(replace(each, precision=None, queue=None) for each in parts.workloads)
     outputs = tuple(monitoring_outputs(tuple(_scrapes(workloads)), "")) if plan.monitoring else ()
     return Lowered(EngineName.LOCAL, plan, workloads, outputs, on_hosts=False)
-
-
-def _queued(plan: Plan) -> list[Fault]:
-    return without_queue("local", (job.job for job in plan.jobs))
 
 
 def _sessions(plan: Plan) -> Iterator[Fault]:

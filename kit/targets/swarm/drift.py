@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from kit.queue.words import OWNER
 from kit.targets.fields import Fields, by_hand, compared
 from kit.targets.swarm.file_fields import of_file
-from kit.targets.swarm.pool import SINCE, VISIBLE
+from kit.targets.swarm.pool import SINCE
 from kit.targets.swarm.service_fields import of_service
-from kit.targets.swarm.state import FILE_LABEL, Cluster, Service
+from kit.targets.swarm.state import FILE_LABEL, VISIBLE, Cluster, Service
 
 OF_QUEUE = frozenset(
     {

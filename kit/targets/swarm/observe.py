@@ -12,12 +12,10 @@ from kit.hosts.docker import Docker
 from kit.model import Host, resource_of
 from kit.runtime.streams import seconds
 from kit.targets.swarm.labels import HOST_LABEL
-from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
+from kit.targets.swarm.state import VISIBLE, Cluster, Member, Node, Service, Task
 
 GPU_KIND = "kit_gpu"
 """The kind of generic resource in daemon.json for a host's GPUs."""
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""The variable from which the nvidia runtime gives a container its GPUs."""
 STACK_LABEL = "com.docker.stack.namespace"
 """Docker's label on all objects of a stack."""
 

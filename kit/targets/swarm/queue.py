@@ -22,8 +22,9 @@ from kit.queue.document import Rules, rules_of
 from kit.queue.moves import Begin, Release
 from kit.queue.record import Record, Spent, record_of
 from kit.targets.swarm.containers import end_on
-from kit.targets.swarm.observe import GPU_KIND, VISIBLE, observe_cluster
-from kit.targets.swarm.pool import AVOIDED, ON, RECLAIMED, SINCE, see
+from kit.targets.swarm.observe import GPU_KIND, observe_cluster
+from kit.targets.swarm.pool import AVOIDED, ON, RECLAIMED, SINCE, pool_of
+from kit.targets.swarm.state import VISIBLE
 from kit.workload.names import stack_of_job
 from kit.workload.types import Role
 
@@ -57,7 +58,7 @@ class SwarmQueue:
         self, rules: Rules, records: Sequence[Record], used: Mapping[str, float], now: float
     ) -> Seen:
         """Return the pool at a time, and what has become of its jobs."""
-        return see(observe_cluster(self._manager), rules, records, used, now)
+        return pool_of(observe_cluster(self._manager), rules, records, used, now)
 
     # ---- Records
 

@@ -47,7 +47,8 @@ def _problems(
     """
     anew = fresh and job.kind is Kind.JOB
     if anew and state_of(cluster, job.name) not in {None, *ENDED}:
-        yield f"job {job.name} runs: end it first, `kit stop {job.name}`"
+        end = "cancel" if job.queue else "stop"
+        yield f"job {job.name} runs: end it first, `kit {end} {job.name}`"
     yield from _held_by_others(job, ours, cluster, versions)
     down = []
     for placement in job.placements:
@@ -72,11 +73,11 @@ def _held_by_others(
 ) -> Iterator[str]:
     """Yield the GPUs of a workload that are held by a workload outside this deploy.
 
-    One whose file is gone cannot be deployed too.
+    One whose file is gone cannot be deployed too. Jobs of the queue leave them by themselves.
     """
     wanted = gpus_of(job)
     for (host, gpu), stack in sorted(cluster.holders().items()):
-        if (host, gpu) in wanted and stack not in ours:
+        if (host, gpu) in wanted and stack not in ours and not cluster.queued(stack):
             name = cluster.owner(stack)
             too = f"deploy {name} too, or " if f"{stack}.stack.yaml" in versions else ""
             yield f"{job.name}: {gpu} of {host} is held by {name}: {too}{ending(cluster, stack)}"
@@ -87,9 +88,11 @@ def _shortage(
 ) -> str:
     """Return the reason why a node has too few free GPUs, or "" if it has enough.
 
-    The GPUs that workloads of this deploy hold now are ignored: the plan assigns them anew.
+    The GPUs that workloads of this deploy hold now are ignored: the plan assigns them anew; and
+    those of the queue, whose jobs leave them.
     """
-    others = sum(number for name, number in cluster.held(node).items() if name not in ours)
+    held = cluster.held(node).items()
+    others = sum(n for name, n in held if name not in ours and not cluster.queued(name))
     if planned + others <= len(node.gpus):
         return ""
     return gpus_wanted(cluster, node, planned, job.stack)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kit.model import Host
+from kit.queue.words import OWNER
 from kit.values import grouped
 from kit.workload.types import Kind
 
@@ -15,6 +16,8 @@ OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned", "rem
 """The states of a task that holds no resources."""
 JOB_OWNER, SERVER_OWNER = "kit.job", "kit.server"
 """The labels with the name of a job or a server on all services of its stack."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""The variable from which the nvidia runtime gives a container its GPUs."""
 FILE_LABEL = "kit.file"
 """The label with the hash of the file on all services of a rendered stack."""
 
@@ -219,6 +222,10 @@ class Cluster:
     def of(self, name: str) -> tuple[Service, ...]:
         """Return the services of a job or a server, by its name."""
         return self._by_owner.get(name, ())
+
+    def queued(self, stack: str) -> bool:
+        """Return whether a stack is that of a job of the queue."""
+        return any(service.label(OWNER) for service in self.stack(stack))
 
     def owner(self, stack: str) -> str:
         """Return the job or the server of a stack, or the stack's own name."""

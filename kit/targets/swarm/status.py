@@ -11,7 +11,7 @@ from kit.queue.words import OWNER
 from kit.runtime.endings import HOPELESS, never_began
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
 from kit.targets.swarm.labels import JOB_LABEL, job_label
-from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
+from kit.targets.swarm.state import OVER, VISIBLE, Cluster, Node, Service, Task
 from kit.values import count, grouped
 from kit.workload.types import Kind, Role
 
@@ -99,7 +99,7 @@ def _of_service(
 def _host_status(
     cluster: Cluster, service: Service, node: Node | None, task: Task | None
 ) -> HostStatus:
-    devices = service.variable("NVIDIA_VISIBLE_DEVICES")
+    devices = service.variable(VISIBLE)
     named = node.gpus if node and devices == "all" else tuple(devices.split(","))
     state = (
         State.WAITING if task is None or task.restarts else _STATES.get(task.state, State.WAITING)
@@ -239,6 +239,9 @@ def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
     """Return the owners of a node's GPUs if fewer than `wanted` are free for a stack."""
     held = cluster.held(node)
     held.pop(stack, 0)
+    leaving = [name for name in held if cluster.queued(name)]
+    if leaving:
+        return f"{RELEASING}, by {', '.join(map(cluster.owner, leaving))} of the queue"
     if sum(held.values()) + wanted <= len(node.gpus):
         # The old tasks may still save, or have ended since the scheduler's decision.
         return f"{RELEASING}, {count(wanted, 'GPU')} of {node.name}"

@@ -10,6 +10,8 @@ from typing import Any
 from kit.queue.pool import Had, QueuedJob, Wish
 
 HOUR = 3600.0
+COMPLETED, FAILED = "completed", "failed"
+"""The states of a job that has ended by itself, in the words of `kit status`."""
 
 
 @dataclass(frozen=True, slots=True)

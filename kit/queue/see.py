@@ -10,8 +10,7 @@ from kit.queue.document import Rules
 from kit.queue.hours import lent
 from kit.queue.moves import Release
 from kit.queue.pool import Had, Pool, PoolHost, QueuedJob, Wish
-from kit.queue.record import Record
-from kit.runtime.status import State
+from kit.queue.record import COMPLETED, FAILED, Record
 
 AVOIDED_FOR = 300.0
 """Seconds until a job is tried again on a host where somebody has ended one by hand."""
@@ -127,7 +126,7 @@ def _ends(places: Mapping[str, Place]) -> bool:
     return any(place.completed for place in _on(places))
 
 
-def _end(places: Mapping[str, Place]) -> State | None:
+def _end(places: Mapping[str, Place]) -> str | None:
     """Return the state of a job that has ended by itself; None if it has not.
 
     A host that failed may be started again, beside others that have completed.
@@ -135,7 +134,7 @@ def _end(places: Mapping[str, Place]) -> State | None:
     on = _on(places)
     if not on or any(place.living or not (place.completed or place.failed) for place in on):
         return None
-    return State.COMPLETED if _ends(places) else State.FAILED
+    return COMPLETED if _ends(places) else FAILED
 
 
 def _hosts(

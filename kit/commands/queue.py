@@ -76,7 +76,7 @@ def command(
     recent = (
         each
         for each in records.values()
-        if everything or each.ended is None or seen.pool.now - each.ended < DAY
+        if everything or each.ended is None or (not each.gone and seen.pool.now - each.ended < DAY)
     )
     rows = [_row(each, seen, begins, reasons) for each in sorted(recent, key=_order)]
     if as_json:

@@ -15,7 +15,7 @@ from kit.errors import InputError
 from kit.paths import Paths, identity
 from kit.queue.carrier import Queue
 from kit.queue.controller import NOTED
-from kit.queue.record import Record, going
+from kit.queue.record import Record
 from kit.runtime.history import current_user
 from kit.runtime.rendered import rendered
 from kit.runtime.target import Target
@@ -23,6 +23,7 @@ from kit.values import show_age
 from kit.workload.types import Workload
 from trainer.contract.words import nearest
 
+CANCELLED = "cancelled"
 SHOWS, POLL = 4.0, 0.5
 """Seconds in which a controller shows that it has seen the first job, and between two looks."""
 
@@ -41,16 +42,19 @@ def submit(
     A job that is in the queue already keeps its place, and continues with its new files from a last
     checkpoint. `kit queue` shows what runs, what waits, and why.
     """
+    queue_of(target_of(paths, engine))  # Before anything is deployed.
     target, chosen = hand_in(paths, jobs, engine, fresh=fresh, examines=not skip_doctor)
     queue = queue_of(target)
     queue.set_rules(rendered(paths.tree(identity(paths)[0])).queue)
-    known = going(queue.records())
+    known = queue.records()
     for each in chosen:
-        if each.name in known:
-            queue.update(renewed(known[each.name], each))
+        before = known.get(each.name)
+        home = before.home if before and not fresh else ()
+        if before and before.ended is None:
+            queue.update(replace(renewed(before, each), home=home))
             click.echo(f"{each.name} keeps its place in the queue")
         else:
-            queue.add(_record(each))
+            queue.add(replace(_record(each), home=home))
             click.echo(f"{each.name} is in the queue")
     click.echo("see it with `kit queue`, end it with `kit cancel`")
     tell_unattended(queue)
@@ -78,7 +82,7 @@ def cancel(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
     """
     target = target_of(paths, engine)
     queue = queue_of(target)
-    known = queue.records()
+    known = {name: record for name, record in queue.records().items() if not record.gone}
     for job in jobs:
         if job not in known:
             fix = nearest(job, known) if known else "the queue is empty: see `kit queue`"
@@ -86,11 +90,18 @@ def cancel(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
     deployed = target.known()
     for job in jobs:
         # First, or the controller would start it again.
-        queue.remove(job)
+        queue.update(_cancelled(known[job]))
         if job in deployed:
             report(target.stop(job))
         else:
             click.echo(f"{job} is out of the queue; its stack was gone already")
+
+
+def _cancelled(record: Record) -> Record:
+    """Return the record of a job that is taken out; it says where the checkpoints are."""
+    if record.ended is not None:
+        return replace(record, gone=True)
+    return replace(record, ended=time.time(), state=CANCELLED, waits=None, reason="")
 
 
 def queue_of(target: Target) -> Queue:

@@ -75,6 +75,17 @@ class _Unit:
         return not self.cost[0]
 
 
+def _least(job: QueuedJob, units: list[_Unit]) -> list[_Unit]:
+    """Return the first units that are a job's least, one of them an anchor; none if it waits."""
+    chosen, anchors = units[: job.wish.least], job.anchors
+    if len(chosen) < job.wish.least:
+        return []
+    if anchors and all(unit.host not in anchors for unit in chosen):
+        own = next((unit for unit in units if unit.host in anchors), None)
+        return [*chosen[:-1], own] if own else []
+    return chosen
+
+
 @dataclass
 class _Ledger:
     """The GPUs that nobody has been given yet. `places` are those of the jobs in their order."""
@@ -116,9 +127,10 @@ class _Ledger:
         alike = (wish.each, wish.hosts)
         if not job.has and wish.least >= self._hopeless.get(alike, wish.least + 1):
             return False
-        units = self._units(job, wish.least)[: wish.least]
-        if len(units) < wish.least:
-            if not job.has:
+        found = self._units(job, wish.least)
+        units = _least(job, found)
+        if not units:
+            if not job.has and len(found) < wish.least:
                 self._hopeless[alike] = wish.least
             if self._young:
                 self._reserve(job)
@@ -137,10 +149,10 @@ class _Ledger:
         """
         stays, young = self._stays, self._young
         self._stays, self._young = {}, set()
-        units = sorted(self._units(job, job.wish.least), key=self._latest)[: job.wish.least]
+        units = _least(job, sorted(self._units(job, job.wish.least), key=self._latest))
         self._stays, self._young = stays, young
         number = sum(len(unit.gpus) for unit in units)
-        if len(units) == job.wish.least and not self._too_many(job, number):
+        if not self._too_many(job, number):
             for unit in units:
                 gpus = [gpu for gpu in unit.gpus if (unit.host, gpu) not in self._had]
                 self._take(unit.host, gpus)

@@ -80,7 +80,8 @@ def _settled(pool: Pool) -> Pool:
             waits = pool.now if job.began is not None else job.waits
             return replace(job, has={}, began=None, waits=waits)
         has = {host: Had(gpus, since) for host, gpus in gives.items()}
-        return replace(job, has=has, began=job.began or pool.now, waits=None)
+        home = frozenset() if job.wish.roams else frozenset(has)
+        return replace(job, has=has, began=job.began or pool.now, waits=None, home=home)
 
     return replace(pool, jobs=tuple(map(placed, pool.jobs)))
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from kit.queue.decide import Decision
 from kit.queue.pool import Gpus, Had, Pool, QueuedJob
 
+UP = 30.0
+"""Seconds until a host that a job has got trains, and can give others its checkpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -42,7 +45,7 @@ def moves(pool: Pool, decision: Decision) -> Moves:
     """Return what is done now."""
     taken = {(host, gpu) for job in pool.jobs for host, had in job.has.items() for gpu in had.gpus}
     releases = tuple(each for job in pool.jobs for each in _releases(job, decision))
-    begins = tuple(each for job in pool.jobs for each in _begins(job, decision, taken))
+    begins = tuple(each for job in pool.jobs for each in _begins(job, decision, taken, pool.now))
     return Moves(releases, begins)
 
 
@@ -53,7 +56,9 @@ def _releases(job: QueuedJob, decision: Decision) -> Iterator[Release]:
             yield Release(job.name, host)
 
 
-def _begins(job: QueuedJob, decision: Decision, taken: set[tuple[str, str]]) -> Iterator[Begin]:
+def _begins(
+    job: QueuedJob, decision: Decision, taken: set[tuple[str, str]], now: float
+) -> Iterator[Begin]:
     wanted = decision.gives.get(job.name, {})
     ready = {
         host: gpus
@@ -63,8 +68,23 @@ def _begins(job: QueuedJob, decision: Decision, taken: set[tuple[str, str]]) -> 
     stays = {host: had.gpus for host, had in job.keeps.items() if _same(had, wanted.get(host))}
     if _number(job, ready) + _number(job, stays) < job.wish.least:
         return
-    for host, gpus in ready.items():
+    if job.home and not job.anchors & (ready.keys() | stays.keys()):
+        return
+    for host, gpus in _first(job, ready, stays, now).items():
         yield Begin(job.name, host, gpus)
+
+
+def _first(job: QueuedJob, ready: Gpus, stays: Gpus, now: float) -> Gpus:
+    """Return where a job begins now: where its checkpoint is, if that is enough, then elsewhere.
+
+    A host without the checkpoint that was up before the others would begin at the first step.
+    """
+    up = any(now - job.keeps[host].since >= UP for host in stays if host in job.anchors)
+    if up or not job.home:
+        return ready
+    at_home = {host: gpus for host, gpus in ready.items() if host in job.home}
+    enough = _number(job, at_home) + _number(job, stays) >= job.wish.least
+    return at_home if enough else ready
 
 
 def _same(had: Had, gpus: tuple[str, ...] | None) -> bool:

@@ -39,13 +39,15 @@ class Wish:
     """What a job wants.
 
     `least` and `most` are hosts, of which each gives `each` GPUs (None: all of its GPUs); or, with
-    `each` 0, they are GPUs, on any hosts. `hosts` are those that it may use (empty: all).
+    `each` 0, they are GPUs, on any hosts. `hosts` are those that it may use (empty: all). `roams`:
+    each host sees its checkpoints. Otherwise they are on the hosts that trained.
     """
 
     least: int
     most: int
     each: int | None = None
     hosts: frozenset[str] = frozenset()
+    roams: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ class QueuedJob:
 
     `arrived` is when it was submitted. `waits` is since when it waits, `began` since when it has
     its hosts: one of the two is set. `level` is the level with which it began, see `decide.level`.
-    `early`: it began before a job that stood before it, and gives way to that one.
+    `early`: it began before a job that stood before it, and gives way to that one. `home` are the
+    hosts with its newest checkpoint; empty if there is none, or if it roams. It begins again only
+    with one of them, from which others get it.
     """
 
     name: str
@@ -79,6 +83,12 @@ class QueuedJob:
     began: float | None = None
     level: float = 0.0
     early: bool = False
+    home: frozenset[str] = frozenset()
+
+    @property
+    def anchors(self) -> frozenset[str]:
+        """The hosts of which it must have one, or it would lose what it has computed."""
+        return self.home | self.keeps.keys() if self.home else self.home
 
     @property
     def keeps(self) -> dict[str, Had]:

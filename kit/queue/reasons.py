@@ -32,6 +32,8 @@ class Reasons:
             opens = self._opens(wish)
             later = f"; {opens}" if opens else ""
             return f"wants {count(wish.least, noun)}, and the pool has {able} for it now{later}"
+        if job.home and not any(h.usable and h.name in job.home for h in self._pool.hosts):
+            return f"waits for {', '.join(sorted(job.home)[:3])}, where its checkpoints are"
         served, wanted = self._names(wish.hosts), count(wish.least, noun)
         if not served:
             return f"waits for {wanted}, which others release"

@@ -20,7 +20,9 @@ class Record:
 
     Times are in seconds since the epoch: `arrived` at the queue, `waits` since, `began` to run,
     `ended` with the `state` of a job. `by` has handed it in. `reason` is why it waits. It has had
-    its GPUs for `used` GPU-seconds, and waited for `waited` seconds before it began.
+    its GPUs for `used` GPU-seconds, and waited for `waited` seconds before it began. `home` are the
+    hosts with its newest checkpoint. `gone`: people do not want to see it any more; it is kept for
+    the case that it is handed in again.
     """
 
     job: str
@@ -37,6 +39,8 @@ class Record:
     state: str = ""
     used: float = 0.0
     waited: float = 0.0
+    home: tuple[str, ...] = ()
+    gone: bool = False
 
     def to_job(self, wish: Wish, has: Mapping[str, Had]) -> QueuedJob:
         """Return the job with its `wish`, and what it `has` now.
@@ -58,6 +62,7 @@ class Record:
             began=began,
             level=self.level,
             early=self.early,
+            home=frozenset() if wish.roams else frozenset(self.home),
         )
 
     def noted(self, job: QueuedJob, reason: str) -> Record:
@@ -73,11 +78,12 @@ class Record:
             early=job.early,
             reason=reason,
             waited=waited,
+            home=tuple(sorted(job.home)),
         )
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {key: value for key, value in asdict(self).items() if value not in (None, "")}
+        return {key: value for key, value in asdict(self).items() if value not in (None, "", ())}
 
 
 def record_of(document: Mapping[str, Any]) -> Record:
@@ -87,7 +93,7 @@ def record_of(document: Mapping[str, Any]) -> Record:
         TypeError: It is none.
     """
     known = {key: value for key, value in document.items() if key in Record.__dataclass_fields__}
-    return Record(**known)
+    return Record(**{**known, "home": tuple(known.get("home", ()))})
 
 
 def going(records: Mapping[str, Record]) -> dict[str, Record]:

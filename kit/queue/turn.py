@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from kit.queue.decide import Decision, decide
+from kit.queue.decide import STILL, Decision, decide
 from kit.queue.moves import Moves, moves
 from kit.queue.order import level
 from kit.queue.pool import Gpus, Pool, QueuedJob
@@ -57,7 +57,16 @@ def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
     return f"begins as soon as {leaves}"
 
 
+def _home(job: QueuedJob, now: float) -> frozenset[str]:
+    """Return the hosts with a job's newest checkpoint: those that it has had for a while."""
+    if job.wish.roams:
+        return frozenset()
+    old = {host for host, had in job.keeps.items() if now - had.since >= STILL}
+    return frozenset(old) or job.home or frozenset(job.keeps)
+
+
 def _noted(job: QueuedJob, now: float, decision: Decision, begins: Collection[str]) -> QueuedJob:
+    job = replace(job, home=_home(job, now))
     if job.name not in decision.gives:
         if job.began is None:
             return job

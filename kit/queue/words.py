@@ -10,18 +10,26 @@ from kit.sharing import Queued
 OWNER, PRIORITY = "kit.queue.owner", "kit.queue.priority"
 HOSTS, GPUS = "kit.queue.hosts", "kit.queue.gpus"
 EACH = "kit.queue.gpus-per-host"
+ROAMS = "kit.queue.roams"
+"""Of a job whose checkpoints all hosts see."""
 NO_LIMIT = 10**6
 """More hosts or GPUs than there are."""
 
 
-def labels_of(queued: Queued, each: int | None) -> tuple[tuple[str, str], ...]:
-    """Return the labels of a job; `each` is the number of GPUs that it wants on each host."""
+def labels_of(
+    queued: Queued, each: int | None, *, roams: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a job; `each` is the number of GPUs that it wants on each host.
+
+    `roams`: all hosts see its checkpoints.
+    """
     wanted = f"{queued.least}-{'' if queued.most is None else queued.most}"
     return (
         (OWNER, queued.owner),
         (PRIORITY, str(queued.priority)),
         (GPUS if queued.counts_gpus else HOSTS, wanted),
         *(((EACH, str(each)),) if each is not None else ()),
+        *(((ROAMS, "yes"),) if roams else ()),
     )
 
 
@@ -34,4 +42,4 @@ def wish_of(labels: Mapping[str, str], hosts: frozenset[str]) -> Wish:
     counts_gpus = GPUS in labels
     least, _, most = labels[GPUS if counts_gpus else HOSTS].partition("-")
     each = 0 if counts_gpus else int(labels[EACH]) if EACH in labels else None
-    return Wish(int(least), int(most) if most else NO_LIMIT, each, hosts)
+    return Wish(int(least), int(most) if most else NO_LIMIT, each, hosts, roams=ROAMS in labels)

@@ -122,6 +122,7 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
         session=job.job.session is not None,
         queue=job.job.queue,
         each=job.job.hosts.gpus_per_host,
+        roams=job.shared_checkpoints,
     )
 
 

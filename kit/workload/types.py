@@ -10,6 +10,7 @@ from kit.addresses import endpoint
 from kit.jobs import Package
 from kit.model import DataSet, Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
+from kit.queue.words import labels_of
 from kit.sharing import Queued
 from kit.workload.settings import Config, Environment, HealthCheck, Net, Port, Restart, Update
 from trainer.contract.bearer import KEY
@@ -179,7 +180,7 @@ class Workload:
     `package` is the folder with its code.
     `files` are other files that its containers read. People work in a `session`. With
     `queue`, it has a part for each host that it may use, and the queue decides which of them run,
-    with `each` GPUs or all of a host.
+    with `each` GPUs or all of a host. It `roams` if all hosts see its checkpoints.
     The user's own server has no document. It must answer the path `health` at its `urls`, at the
     latest `start_timeout` seconds after its start. A server can work while it answers `ready`.
     The hashes are the versions of the inventory's entries and of the file.
@@ -215,6 +216,12 @@ class Workload:
     session: bool = False
     queue: Queued | None = None
     each: int | None = None
+    roams: bool = False
+
+    @property
+    def queue_labels(self) -> tuple[tuple[str, str], ...]:
+        """The labels by which the queue knows what a job wants; none without a queue."""
+        return labels_of(self.queue, self.each, roams=self.roams) if self.queue else ()
 
     @property
     def proxied(self) -> bool:

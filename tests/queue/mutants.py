@@ -103,6 +103,20 @@ MUTANTS = (
         "alike = (wish.each, wish.hosts)",
         "alike = (1, frozenset())",
     ),
+    Mutant(
+        "a job begins again at home",
+        "decide",
+        "if anchors and all(unit.host not in anchors for unit in chosen):",
+        "if False:",
+    ),
+    Mutant("at home first", "moves", "if up or not job.home:", "if True:"),
+    Mutant(
+        "a job that moves takes its checkpoint along",
+        "moves",
+        "if job.home and not job.anchors",
+        "if False and not job.anchors",
+    ),
+    Mutant("a checkpoint needs a while", "turn", "now - had.since >= STILL", "True"),
     Mutant("a reason is given", "reasons", '"""Return why a job waits."""', 'return ""'),
 )
 

@@ -35,6 +35,7 @@ class World:
     stops: Counter[str] = field(default_factory=Counter)
     longest: dict[str, float] = field(default_factory=dict)
     left_hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    saved: dict[str, set[str]] = field(default_factory=dict)
     decided: int = 0
     rested: bool = False
 
@@ -107,6 +108,12 @@ class World:
             jobs[job.name] = replace(job, has=has)
             self.ends[release.job, release.host] = self.pool.now + LEAVES
             self.left_hosts[release.job, release.host] += not job.early
+        for job in self.pool.jobs:
+            begun = {begin.host for begin in now.begins if begin.job == job.name}
+            stays = job.keeps.keys() - {each.host for each in now.releases if each.job == job.name}
+            home = self.saved.get(job.name)
+            # A host that stays has got the checkpoint from those that were there before.
+            assert not (begun and home) or home & begun or stays, "a job begins without its home"
         for begin in now.begins:
             job = jobs[begin.job]
             has = {**job.has, begin.host: Had(begin.gpus, self.pool.now)}
@@ -115,9 +122,17 @@ class World:
                 self._require_still(begin.job, begin.host, gpu)
                 self.moved[begin.host, gpu] = self.pool.now, begin.job
         self.pool = replace(self.pool, jobs=tuple(jobs.values()))
+        self._save()
         self._require_owners()
         self._require_whole(jobs[name] for name in {each.job for each in now.begins})
         return decision
+
+    def _save(self) -> None:
+        """Note which hosts have the checkpoints: those that have trained for a while."""
+        for job in self.pool.jobs:
+            up = {h for h, had in job.keeps.items() if self.pool.now - had.since >= STILL}
+            if up and not job.wish.roams:
+                self.saved[job.name] = up
 
     def _check(self, decision: Decision) -> None:
         given = Counter(
@@ -219,6 +234,8 @@ class World:
             if host.usable and (not job.wish.hosts or host.name in job.wish.hosts):
                 free.append(sum((host.name, gpu) not in taken for gpu in host.gpus))
                 needs.append(len(host.gpus) if job.wish.each is None else job.wish.each)
+        if job.home and not self._home_is_free(job, taken):
+            return False
         able = sorted(need for gpus, need in zip(free, needs, strict=True) if gpus >= need)
         least = job.wish.least
         fits = sum(free) >= least if job.wish.each == 0 else len(able) >= least
@@ -231,6 +248,17 @@ class World:
             for had in one.keeps.values()
         )
         return fits and (most is None or owned + gpus <= most)
+
+    def _home_is_free(self, job: QueuedJob, taken: set[tuple[str, str]]) -> bool:
+        needs = {
+            host: len(host.gpus) if job.wish.each is None else job.wish.each or 1
+            for host in self.pool.hosts
+            if host.usable and host.name in job.home
+        }
+        return any(
+            sum((host.name, gpu) not in taken for gpu in host.gpus) >= need
+            for host, need in needs.items()
+        )
 
     # ---- Jobs
 
@@ -278,7 +306,7 @@ def random_job(random: Random, world: World, number: int) -> QueuedJob:
     some = frozenset(random.sample([h.name for h in hosts], random.randint(1, len(hosts))))
     allowed = some if random.random() < 0.2 else frozenset()
     now = world.pool.now
-    wish = Wish(least, most, each, allowed)
+    wish = Wish(least, most, each, allowed, roams=random.random() < 0.5)
     priority = random.choice((0, 50, 50, 50, 90))
     return QueuedJob(f"j{number:04}", owner, priority, now, wish, waits=now)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from kit.queue.decide import STILL, decide
-from kit.queue.moves import moves
+from kit.queue.moves import UP, moves
 from kit.queue.pool import Had, Pool, PoolHost, QueuedJob, Wish
+from kit.queue.turn import turn
 from kit.sharing import Person
 from tests.queue.simulator import LEAVES, World
 
@@ -70,6 +71,43 @@ def test_a_job_that_has_just_got_a_host_is_not_stopped() -> None:
     jobs = (replace(young, has=has), job("urgent", Wish(1, 1), priority=90))
     assert gives(Pool(NOW, hosts(2), (), jobs)) == {"young": {"h0", "h1"}}
     assert gives(Pool(NOW + STILL, hosts(2), (), jobs)).keys() == {"urgent"}
+
+
+def test_a_job_begins_again_where_its_checkpoint_is() -> None:
+    kept = Wish(1, 2, roams=False)
+    waits = job("waits", kept, home=frozenset({"h2"}))
+    # On the host with the checkpoint first, and when that is up, on others.
+    pool = Pool(NOW, hosts(3), (), (waits,))
+    (begin,) = turn(pool).moves.begins
+    assert begin.host == "h2"
+    up = job("waits", kept, home=frozenset({"h2"}), has={"h2": Had(("g0",), NOW)}, began=NOW)
+    early = replace(pool, now=NOW + UP - 1, jobs=(up,))
+    assert turn(early).moves.begins == ()
+    (begin,) = turn(replace(early, now=NOW + UP)).moves.begins
+    assert begin.host in {"h0", "h1"}
+
+
+def test_a_job_whose_checkpoint_is_on_a_host_of_its_owner_waits_for_it() -> None:
+    closed = (*hosts(2), PoolHost("h2", ("g0",), open=False))
+    ran = job("ran", Wish(1, 2, roams=False), "h2", home=frozenset({"h2"}))
+    decision = decide(Pool(NOW, closed, (), (ran,)))
+    assert decision.gives == {}
+    assert decision.reasons == {"ran": "waits for h2, where its checkpoints are"}
+    # All hosts see the checkpoints of another one, and two hosts had this one's.
+    assert gives(Pool(NOW, closed, (), (job("roams", Wish(1, 1), "h2"),)))
+    both = job("ran", Wish(1, 2, roams=False), "h1", "h2", home=frozenset({"h1", "h2"}))
+    assert gives(Pool(NOW, closed, (), (both,)))["ran"] >= {"h1"}
+
+
+def test_the_checkpoint_is_where_a_job_has_trained_for_a_while() -> None:
+    wish = Wish(1, 3, roams=False)
+    has = {"h0": Had(("g0",), NOW - 1000), "h1": Had(("g0",), NOW - STILL / 2)}
+    (noted,) = turn(Pool(NOW, hosts(2), (), (job("a", wish, has=has, began=NOW),))).jobs
+    assert noted.home == {"h0"}
+    (later,) = turn(Pool(NOW + STILL, hosts(2), (), (replace(noted, has=has),))).jobs
+    assert later.home == {"h0", "h1"}
+    (stopped,) = turn(Pool(NOW, hosts(0), (), (replace(later, has={}),))).jobs
+    assert stopped.home == {"h0", "h1"}
 
 
 def test_single_gpus_stay_where_they_are() -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from kit.plan.types import Volume
 from kit.plan.work import Plan
-from kit.queue.words import labels_of
 from kit.targets.swarm.labels import HOST_LABEL, constraint
 from kit.targets.swarm.names import checkpoints_alias, key_name, metrics_alias, network_name
 from kit.workload.settings import Config, Environment, Net, Port, Symbol, Variable, Word
@@ -117,7 +116,7 @@ def stack_of(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
             (f"kit.{workload.kind}", workload.name),
             ("kit.inventory-hash", workload.inventory_hash),
             ("kit.job-hash", workload.job_hash),
-            *(labels_of(workload.queue, workload.each) if workload.queue else ()),
+            *workload.queue_labels,
         ),
         services=tuple(_service(plan, workload, part) for part in parts),
         shared=service_of(plan, first, (), _aliases(plan, workload, first), common),

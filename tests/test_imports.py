@@ -303,7 +303,7 @@ ROOMS_OF_KIT = {
     "yamledit": {"yamlfile"},
     "measurements": set(),
     "plan": {"measurements", "jobs", "model", "servers", "values", "errors", "ranges", "sharing"},
-    "queue": {"plan", "sharing", "values", "errors"},
+    "queue": {"plan", "sharing", "model", "values", "errors"},
     "workload": {"queue", "plan", "jobs", "model", "servers", "values", "addresses", "errors"}
     | {"retention", "sharing"},
     "hosts": {"model", "values", "addresses", "errors"},

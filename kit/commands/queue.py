@@ -17,19 +17,20 @@ from kit.commands.tables import console, table
 from kit.commands.targets import target_of, with_engine
 from kit.errors import InputError, KitError, joined
 from kit.hosts import ssh
-from kit.hosts.docker import engine_url, on_each
+from kit.hosts.docker import on_each
+from kit.model import Host
 from kit.paths import Paths, identity
-from kit.project import load_lowered
 from kit.queue.carrier import Queue, Seen
+from kit.queue.controller import Controller
 from kit.queue.document import Rules
 from kit.queue.forecast import DAY, Moment, forecast, starts
 from kit.queue.moves import Release
 from kit.queue.pool import PoolHost, QueuedJob
 from kit.queue.record import Record, going
+from kit.queue.service import DOWN, say
 from kit.queue.turn import turn
 from kit.runtime.history import current_user
 from kit.runtime.rendered import rendered
-from kit.targets.swarm import queue_service as service
 from kit.values import count, show_age
 
 LEAVES = 60.0
@@ -204,37 +205,37 @@ def _clock(moment: float) -> str:
 @command.command("up")
 @with_paths
 def up(paths: Paths) -> None:
-    """Start the controller on all managers, as a service of systemd, and after each reboot.
+    """Start the controller as a service of systemd, also after each reboot.
 
-    The one whose manager leads decides. When that manager is lost, the next one goes on. Whatever
-    runs goes on without a controller, and nothing new starts. It needs Python 3.11 there, and
-    root or sudo without a password. It hands over the pool of the rendered files, too.
+    With a Swarm, on all managers: the one whose manager leads decides, and when that manager is
+    lost, the next one goes on. With Compose, on the first host with the role `manager`, whose login
+    must reach the others by SSH without a password. Whatever runs goes on without a controller, and
+    nothing new starts. It needs Python 3.11 there, and root or sudo without a password. It hands
+    over the pool of the rendered files, too.
     """
     cluster, engine = identity(paths)
     queue, tree = queue_of(target_of(paths, engine)), paths.tree(cluster)
     if document := rendered(tree).queue:
         queue.set_rules(document)
-    _on_managers(paths, service.UP, service.packed(), "the controller runs")
+    service = queue.service()
+    _install(service.hosts, service.up, service.program(), "the controller runs")
 
 
 @command.command("down")
 @with_paths
 def down(paths: Paths) -> None:
-    """Remove the controller from all managers. The jobs of the queue go on as they are."""
-    _on_managers(paths, service.DOWN, b"", "the controller is removed")
+    """Remove the controller. The jobs of the queue go on as they are."""
+    hosts = queue_of(target_of(paths, None)).service().hosts
+    _install(hosts, DOWN, b"", "the controller is removed")
 
 
-def _on_managers(paths: Paths, script: str, content: bytes, done: str) -> None:
-    """Run a script on all managers that answer, and tell the outcome of each.
+def _install(hosts: Sequence[Host], script: str, content: bytes, done: str) -> None:
+    """Run a script on all hosts that answer, and tell the outcome of each.
 
     Raises:
         KitError: It failed on one of them.
     """
-    lowered = load_lowered(paths)
-    if not lowered.managers:
-        what = f"{lowered.plan.file} says `engine: {lowered.engine}`"
-        raise InputError(what, "write `engine: swarm`: only a Swarm has a queue")
-    answers = on_each(lowered.managers, partial(ssh.run, script=script, content=content))
+    answers = on_each(hosts, partial(ssh.run, script=script, content=content))
     for name, answer in answers.items():
         if not isinstance(answer, KitError):
             click.echo(f"{name}: {done}{' already' if answer.strip() == 'unchanged' else ''}")
@@ -244,15 +245,15 @@ def _on_managers(paths: Paths, script: str, content: bytes, done: str) -> None:
 
 
 @command.command("run")
-@click.option("--ssh", "login", metavar="LOGIN", help="Decide through the manager at this login.")
-def run(login: str | None) -> int:
-    """Run the controller here, on a manager without systemd, or through one over SSH.
+@with_paths
+@with_engine
+def run(paths: Paths, engine: str | None) -> None:
+    """Run the controller here, for hosts without systemd.
 
-    It may end at any time; another one goes on from what it observes.
+    It may end at any time; another one goes on from what it observes. With Compose, there must be
+    no other one.
     """
-    from kit.targets.swarm.queue_program import main
-
-    return main(engine_url(login) if login else None)
+    Controller(queue_of(target_of(paths, engine)), say).run()
 
 
 @click.command("reclaim", short_help="Take hosts back from the queue.")

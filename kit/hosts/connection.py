@@ -123,7 +123,7 @@ class Connection(HTTPConnection):
         """Send a request and yield the answer, which must be successful."""
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
         target = f"{path}?{urlencode(values)}" if values else path
-        content = None if body is None else json.dumps(body).encode()
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         if self._process is not None and self._process.poll() is not None:
             # The host was down since the last request: reconnect.
             self.disconnect()

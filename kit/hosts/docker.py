@@ -39,13 +39,16 @@ class Docker:
     """The engine of one host. `url` is None for this machine's own.
 
     `prelude` is a script that the host's shell runs on connecting, before the first request: its
-    output needs no second login.
+    output needs no second login. `patience` are the seconds that the engine may take to answer.
     """
 
-    def __init__(self, name: str, url: str | None, prelude: str = "") -> None:
+    def __init__(
+        self, name: str, url: str | None, prelude: str = "", patience: float = PATIENCE
+    ) -> None:
         self.name = name
         self.url = url
         self._prelude = prelude
+        self._patience = patience
         self._lock = threading.Lock()
         self._streams: set[Connection] = set()
 
@@ -152,9 +155,12 @@ class Docker:
         path: str,
         body: object = None,
         headers: Mapping[str, str] | None = None,
+        /,
         **query: str | dict[str, Any],
     ) -> Any:
         """Send a request to the Engine API and return the parsed answer.
+
+        A `body` of bytes is sent as it is.
 
         Raises:
             KitError: The engine cannot be reached.
@@ -164,7 +170,7 @@ class Docker:
         return json.loads(content) if content else None
 
     def read(
-        self, path: str, patience: float = PATIENCE, /, **query: str | dict[str, Any]
+        self, path: str, patience: float | None = None, /, **query: str | dict[str, Any]
     ) -> bytes:
         """Return an answer that is not JSON and may take `patience` seconds; see `request`.
 
@@ -190,10 +196,10 @@ class Docker:
         body: object,
         query: dict[str, str | dict[str, Any]],
         headers: Mapping[str, str] | None = None,
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> bytes:
         with self._lock:
-            self._connection.set_timeout(patience)
+            self._connection.set_timeout(patience or self._patience)
             with self._connection.ask(method, path, body, query, headers) as response:
                 return response.read()
 

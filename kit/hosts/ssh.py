@@ -69,6 +69,19 @@ def run(host: Host, script: str, content: bytes = b"", connect: int | None = Non
     return done.stdout.decode(errors="replace")
 
 
+def run_here(host: Host, script: str, content: bytes = b"") -> str:
+    """Run a script in this machine's own sh, on the host that this machine is; see `run`.
+
+    Raises:
+        CommandError: The script failed.
+    """
+    done = subprocess.run(["sh", "-c", script], input=content, capture_output=True, check=False)
+    if done.returncode:
+        stderr = done.stderr.decode(errors="replace").strip()
+        raise CommandError(host.name, done.returncode, stderr or f"exit status {done.returncode}")
+    return done.stdout.decode(errors="replace")
+
+
 def stream(host: Host, script: str, content: bytes, say: Say, patience: float) -> int:
     """Run a script in the host's sh, pass each line of its output to `say`, return its exit status.
 

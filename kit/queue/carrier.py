@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kit.errors import KitError
 from kit.queue.document import Rules
 from kit.queue.moves import Begin, Release
 from kit.queue.pool import Pool
 from kit.queue.record import Record, Spent
+from kit.queue.service import Service
+
+
+class RefusedError(KitError):
+    """The engine of a host refuses to run a job there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,9 @@ class Seen:
 
 class Queue(Protocol):
     """The queue of an engine. Each call may raise KitError: it does not answer."""
+
+    def service(self) -> Service:
+        """Return where its controller is installed, and how it is called."""
 
     def leads(self) -> bool:
         """Return whether the controller that uses it is the one that decides."""
@@ -65,9 +74,6 @@ class Queue(Protocol):
     def update(self, record: Record) -> None:
         """Note what has become of a job."""
 
-    def remove(self, job: str) -> None:
-        """Remove a job's record, if it has one."""
-
     def release(self, move: Release) -> None:
         """Let a job leave a host, at the end of its step."""
 
@@ -75,7 +81,11 @@ class Queue(Protocol):
         """Let a job leave a host now, by the host's own engine; return whether it has in time."""
 
     def begin(self, move: Begin, now: float) -> None:
-        """Let a job have GPUs of a host."""
+        """Let a job have GPUs of a host.
+
+        Raises:
+            RefusedError: The host's engine does not run it.
+        """
 
     def coordinate(self, job: str, *, on: bool) -> None:
         """Turn the coordinator of a job on or off."""

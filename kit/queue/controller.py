@@ -7,12 +7,13 @@ where its manager leads the others: when that one is lost, another manager's con
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from kit.errors import KitError
-from kit.queue.carrier import Queue, Seen
+from kit.queue.carrier import Queue, RefusedError, Seen
 from kit.queue.document import Rules
+from kit.queue.moves import Begin, Release
 from kit.queue.pool import Pool, QueuedJob
 from kit.queue.record import Record, Spent, going
 from kit.queue.turn import Turn, turn
@@ -102,18 +103,35 @@ class Controller:
         releases = dict.fromkeys((*seen.interrupted, *seen.lost, *now.moves.releases))
         for release in releases:
             self._say(f"{release.job} leaves {release.host}")
+        for release in (*releases, *_leaving(seen.pool)):
             self._carrier.release(release)
         runs = {each.job for each in now.moves.begins} | {job.name for job in now.jobs if job.has}
         for job in now.jobs:
             if (job.name in runs) != (job.name in seen.coordinators):
                 self._carrier.coordinate(job.name, on=job.name in runs)
         for begin in now.moves.begins:
-            self._say(f"{begin.job} gets {', '.join(begin.gpus)} of {begin.host}")
-            self._carrier.begin(begin, seen.pool.now)
+            self._begin(begin, seen.pool.now)
         for job in now.jobs:
             self._note(records[job.name], job, now.reasons.get(job.name, ""))
+
+    def _begin(self, begin: Begin, now: float) -> None:
+        """Let a job begin on a host; one whose engine refuses it is left alone for a while."""
+        self._say(f"{begin.job} gets {', '.join(begin.gpus)} of {begin.host}")
+        try:
+            self._carrier.begin(begin, now)
+        except RefusedError as error:
+            self._say(f"{begin.job} does not begin there: {error}; others stay away for a while")
+            self._carrier.avoid(begin.host, now)
 
     def _note(self, record: Record, job: QueuedJob, reason: str) -> None:
         noted = record.noted(job, reason)
         if noted != record:
             self._carrier.update(noted)
+
+
+def _leaving(pool: Pool) -> Iterator[Release]:
+    """Yield what was asked to leave: a controller before this one may have died as it asked."""
+    for job in pool.jobs:
+        for host, had in job.has.items():
+            if had.leaving:
+                yield Release(job.name, host)

@@ -55,6 +55,13 @@ def as_failed(status: JobStatus, reason: str, now: float) -> JobStatus:
     return replace(status, state=State.FAILED, message=message, ended=now, hosts=hosts)
 
 
+def as_stopped(status: JobStatus, now: float) -> JobStatus:
+    """Return the final status of a workload that was ended; one that waited for its turn, too."""
+    if status.state is State.WAITING and not status.hosts:
+        return replace(status, state=State.STOPPED, ended=now)
+    return status
+
+
 class EndedError(KitError):
     """A job has ended while it was deployed; `exit_code` is that of its process, if one failed."""
 

@@ -7,11 +7,12 @@ job ended, when `kit stop` removes its containers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from kit.errors import KitError
+from kit.queue.record import Record
 from kit.workload.types import Kind
 
 
@@ -217,3 +218,10 @@ def status_from_json(stored: dict[str, Any]) -> JobStatus:
         "session": SessionStatus(**stored["session"]) if stored.get("session") else None,
     }
     return JobStatus(**{**stored, **parts})
+
+
+def in_queue(status: JobStatus, record: Record | None) -> JobStatus:
+    """Return the status of a job that may wait in the queue, which has given it no host."""
+    if record is None or record.ended is not None or status.hosts:
+        return status
+    return replace(status, message=f"in the queue: {record.reason}".removesuffix(": "))

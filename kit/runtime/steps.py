@@ -34,6 +34,13 @@ def size(work: Workload) -> str:
     return f"{hosts}, {count(work.processes, 'GPU')}: {', '.join(work.urls)}"
 
 
+def started_message(work: Workload) -> str:
+    """Return the message for a workload that was started, or is there for the queue."""
+    if work.queue:
+        return f"{work.name}: is ready on {count(len(work.placements), 'host')} for the queue"
+    return f"{work.name}: started as {size(work)}"
+
+
 def unchanged_message(work: Workload) -> str:
     """Return the message for a workload that needs no start."""
     runs = "runs already, from the same file"

@@ -62,6 +62,7 @@ class Part:
     is the image's user. `unprivileged`: no capabilities except `capabilities`, and no way to gain
     more. `read_only`: only mounts and /tmp are writable. `keyed`: it has the cluster's key.
     `everywhere`: one container on each host that has the right label, also on hosts that come.
+    `waits`: the queue decides when they run.
     `open_files`: it may have 65,536 open files. `runs_tmp`: it builds programs in /tmp and runs
     them. `own_address`: its ports are open only at its host's address in the inventory, where a
     target publishes them. `all_gpus`: it sees all GPUs of its host, and reserves none.
@@ -96,6 +97,7 @@ class Part:
     restart: Restart = field(default_factory=Restart)
     update: Update = field(default_factory=Update)
     everywhere: bool = False
+    waits: bool = False
     open_files: bool = False
     runs_tmp: bool = False
     all_gpus: bool = False

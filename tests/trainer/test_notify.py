@@ -487,13 +487,12 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         rendezvous.expect("the process that notifies has ended with exit code -9")
         task = lab.host("n1", "1:1")
         lab.up("n1")
-        task.process.send_signal(signal.SIGTERM)
-        assert task.wait() == 128 + signal.SIGTERM
+        # The rendezvous stays while a host is there.
         lab.write("nowhere.py")
-        assert lab.host("n1", "1:1").wait() == 2
+        assert lab.host("n2", "1:1").wait() == 2
         wait_until(lambda: bool(good.posted), "the failure")
         body = good.posted[0].body
-        assert (body["kind"], body["hosts"], body["exit_code"]) == ("failed", ["n1"], 2)
+        assert (body["kind"], body["hosts"], body["exit_code"]) == ("failed", ["n2"], 2)
         assert "nowhere.py is not a file in" in body["message"]
         done = subprocess.run(
             [sys.executable, str(lab.launch), "notify", "session_ending", "in 10 minutes"],
@@ -503,6 +502,11 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         assert done.returncode == 0
         wait_until(lambda: len(good.posted) == 2, "the session")
         assert good.posted[1].body["message"] == "in 10 minutes"
+        task.process.send_signal(signal.SIGTERM)
+        assert task.wait() == 128 + signal.SIGTERM
+        rendezvous.end()
+        assert good.kinds == ["failed", "session_ending"]
+        lab.serve()
         # A job that ends by itself before it has begun to train.
         long = {"setup": ["exec sleep 600"], "max_duration": 1, "command": ["script.py"]}
         lab.job.write_text(json.dumps({"name": "own", **long}))

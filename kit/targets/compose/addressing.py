@@ -42,8 +42,9 @@ class ComposeAddressing:
         network = self.plan.network
         # NCCL and Gloo choose their own ports, so several hosts need the hosts' network.
         shares = len(job.containers) > 1 or network.driver == "host" or network.infiniband
-        if shares or self.plan.ipv6:
-            host = manager_of(job.hosts)
+        if shares or self.plan.ipv6 or job.job.queue:
+            # Where the queue's controller runs: the hosts of its jobs come and go.
+            host = manager_of(self.plan.hosts if job.job.queue else job.hosts)
             return JobAddresses(
                 Rendezvous(host, host.address, own_port(job)), True, FAULT_VARIABLES
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kit.queue.words import OWNER
 from kit.runtime.endings import HOPELESS, never_began
 from kit.runtime.status import HostStatus, State
 from kit.values import count
@@ -17,6 +18,11 @@ SERVICE = "com.docker.compose.service"
 STACK = "com.docker.stack.namespace"
 CLUSTER = "kit.cluster"
 VERSION = "kit.file"
+
+SINCE = "kit.queue.since"
+"""The label of a container that the queue has made: the time at which its job got the host."""
+ON, LEAVING = "-on", "-leaving"
+"""The ends of the names of such containers: one that trains, and one that was asked to leave."""
 
 RUNS = frozenset({"running", "restarting", "paused"})
 """The states of a container that has not ended (GET /containers/<id>/json, State.Status)."""
@@ -31,7 +37,8 @@ class Container:
     number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
     `spare`: it trains only while another host is lost. Without `dispensable` hosts its job goes on,
     as far as it knows that: for a built-in training only the coordinator does. `coordinated`: a
-    coordinator decides with whom it trains. `spec` is the engine's whole answer.
+    coordinator decides with whom it trains. `since` is the time at which the queue gave its job the
+    host. `spec` is the engine's whole answer.
     """
 
     id: str
@@ -56,6 +63,9 @@ class Container:
     checkpoints: str
     image: str
     coordinated: bool = False
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    since: float | None = None
     spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -70,10 +80,20 @@ class Container:
         return restarts and self.exit_status in HOPELESS
 
     @property
+    def waits(self) -> bool:
+        """Return whether the queue makes others like it when it is its job's turn."""
+        return OWNER in self.labels and self.since is None
+
+    @property
+    def idle(self) -> bool:
+        """Return whether it stands for nothing that trains: it waits, or has left its job."""
+        return self.waits or (self.name.endswith(LEAVING) and not self.runs)
+
+    @property
     def trains(self) -> bool:
         """Return whether it trains or answers requests; other containers only assist these."""
         role = Role.of(self.service)
-        return role is None or role.works
+        return not self.idle and (role is None or role.works)
 
     def works_for(self, name: str) -> bool:
         """Return whether it trains or answers for this job or server, now or after a restart."""

@@ -140,7 +140,7 @@ class _Decision:
         renewed = {
             name: _renewal(self._there[name], versions[work.name, name])
             for name in work.hosts
-            if name not in self._changed
+            if name not in self._changed and not work.queue
         }
         self._renewed = {name: cause for name, cause in renewed.items() if cause}
 
@@ -178,6 +178,9 @@ class _Decision:
                         host, what, "it starts from the beginning", name, host, store.volume
                     )
         for host, cause in self._changed.items():
+            if self.work.queue:
+                yield Start(host, f"create {name}, for the queue", cause, name, host)
+                continue
             given = ", ".join(gpu.title for gpu in gpus.get(host, ()))
             what = f"start {name}{f' on {given}' if given else ', to offer checkpoints'}"
             yield Start(host, what, cause, name, host)
@@ -209,6 +212,11 @@ def _cause(
     """Return the reason to start a host's part, or "" if it runs as its file says."""
     if not containers:
         return "it does not run"
+    waits = [one for one in containers if one.waits]
+    containers = [one for one in containers if not one.idle]
+    if waits and all(one.service == Role.RENDEZVOUS for one in containers):
+        changed = any(_differs(one, versions) for one in (*waits, *containers))
+        return "its file has changed" if changed else ""
     if ended:
         return "its run has ended"
     if restart_cause:

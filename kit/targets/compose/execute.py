@@ -79,7 +79,9 @@ class Executor:
         """Pass secrets in the environment: arguments would be visible in the process list."""
         work = self._workloads[step.name]
         folder = self._send(work, step.host)
-        self._up(step, work.stack, folder, self._secrets[step.name])
+        # The queue begins others like these containers.
+        how = ("--no-start",) if work.queue else ("--detach",)
+        self._up(step, work.stack, folder, self._secrets[step.name], how)
 
     @execute.register
     def _(self, step: StartData) -> None:
@@ -87,15 +89,17 @@ class Executor:
         name = file.relative_to(self._hosts.tree).as_posix()
         folder = HostFolder(self._hosts.all[step.host], self._hosts.cluster)
         folder.put_key(self._key)
-        self._up(step, DATA, folder.put({name: file.read_bytes()}), {})
+        self._up(step, DATA, folder.put({name: file.read_bytes()}), {}, ("--detach",))
 
-    def _up(self, step: HostStep, stack: str, folder: str, env: Mapping[str, str]) -> None:
+    def _up(
+        self, step: HostStep, stack: str, folder: str, env: Mapping[str, str], how: Sequence[str]
+    ) -> None:
         file = self._hosts.tree / "hosts" / step.host / f"{stack}.compose.yaml"
         name = project_of(self._hosts.cluster, stack)
         project = ("--file", str(file), "--project-name", name)
         # Mounted files are on the host, so relative paths start there.
         place = ("--project-directory", f"{folder}/hosts/{step.host}")
-        up = ("up", "--detach", "--quiet-pull", "--pull", "never")
+        up = ("up", *how, "--quiet-pull", "--pull", "never")
         docker = self._hosts.dockers[step.host]
         docker.command(f"start {step.name}", "compose", *project, *place, *up, env=env)
 

@@ -5,6 +5,7 @@ key/kit-key                       the cluster's key, in a folder that only the l
 lock/holder                       the current deploy    (this and the rest on one host only)
 history.jsonl                     the deployments
 stopped/<job>.json                the final status of a job without containers
+queue/<note>.json                 the queue: the pool, its jobs, what people have used, hosts
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kit.errors import KitError
@@ -26,6 +28,8 @@ from kit.values import Say
 from trainer.contract.bearer import KEY
 
 T = TypeVar("T")
+Run = Callable[..., str]
+"""Runs a script on a host with a standard input, as `ssh.run`."""
 WHOLE = ".whole"
 """The last member of an archive; if it is missing, the connection was lost."""
 
@@ -67,8 +71,10 @@ UNLOCK = 'if [ "$(cat lock/holder)" = "$(cat)" ]; then rm -r lock; fi'
 class HostFolder:
     """The folder of one cluster on one host."""
 
-    def __init__(self, host: Host, cluster: str) -> None:
+    def __init__(self, host: Host, cluster: str, run: Run = ssh.run) -> None:
         self.host = host
+        self.cluster = cluster
+        self._run = run
         self.path = f"~/.local/share/kit/{cluster}"
         self._place = f'folder="$HOME/.local/share/kit/{cluster}"\n'
 
@@ -86,7 +92,7 @@ class HostFolder:
         Raises:
             KitError: The host cannot be reached.
         """
-        return ssh.run(self.host, self._looking(f"cat key/{KEY} 2>/dev/null || true")).strip()
+        return self._run(self.host, self._looking(f"cat key/{KEY} 2>/dev/null || true")).strip()
 
     def put_key(self, key: str) -> None:
         """Write the cluster's key.
@@ -130,7 +136,7 @@ class HostFolder:
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded starts, the newest first."""
         script = self._looking("cat history.jsonl 2>/dev/null || true")
-        lines = ssh.run(self.host, script).splitlines()
+        lines = self._run(self.host, script).splitlines()
         return tuple(_each(reversed(lines), read_deployment))
 
     def record_status(self, status: JobStatus) -> None:
@@ -144,8 +150,22 @@ class HostFolder:
 
     def recorded_statuses(self, prelude_output: str | None = None) -> tuple[JobStatus, ...]:
         """Return the final status of stopped jobs, of the output of `prelude` if it is known."""
-        printed = ssh.run(self.host, self.prelude) if prelude_output is None else prelude_output
+        printed = self._run(self.host, self.prelude) if prelude_output is None else prelude_output
         return tuple(_each(printed.splitlines(), status_from_json))
+
+    def notes(self) -> dict[str, dict[str, Any]]:
+        """Return the notes of the queue, by name."""
+        script = self._looking(
+            'for file in queue/*.json; do [ ! -e "$file" ] || { echo "$file"; cat "$file"; }; done'
+        )
+        lines = self._run(self.host, script).splitlines()
+        names = (Path(line).stem for line in lines[::2])
+        return {name: json.loads(text) for name, text in zip(names, lines[1::2], strict=False)}
+
+    def put_note(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a note of the queue, in place of an earlier one."""
+        script = f"mkdir -p queue\ncat >queue/.new\nmv queue/.new queue/{name}.json"
+        self._change(script, json.dumps(document).encode() + b"\n")
 
     @property
     def prelude(self) -> str:
@@ -154,7 +174,7 @@ class HostFolder:
 
     def _change(self, script: str, content: bytes = b"") -> str:
         begin = f'set -eu\n{self._place}mkdir -p "$folder"\ncd "$folder"\n'
-        return ssh.run(self.host, begin + script, content)
+        return self._run(self.host, begin + script, content)
 
     def _looking(self, script: str) -> str:
         return f'{self._place}cd "$folder" 2>/dev/null || exit 0\n{script}'

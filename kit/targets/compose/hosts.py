@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,8 @@ from kit.targets.compose.containers import PROJECT, Container
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.observe import containers, containers_of
 from kit.targets.compose.status import state_of
-from kit.workload.names import owner_of, project_of
+from kit.targets.lowered import file_version
+from kit.workload.names import DATA, owner_of, project_of
 from kit.workload.types import Workload
 
 T = TypeVar("T")
@@ -72,6 +73,17 @@ class Hosts:
     def file(self, work: Workload, host: str) -> Path:
         """Return the rendered project of a workload on a host."""
         return self.tree / "hosts" / host / f"{work.stack}.compose.yaml"
+
+    def data_versions(self, names: Collection[str]) -> dict[str, str]:
+        """Return the hash of the data services' file of each of these hosts, and of the storage."""
+        data = self.rendered.data
+        if data is None or not names:
+            return {}
+        wanted = [host.name for host in data.agents if host.name in names or host == data.storage]
+        return {
+            name: file_version(rendered_text(self.tree / "hosts" / name / f"{DATA}.compose.yaml"))
+            for name in wanted
+        }
 
     def on(self, names: Iterable[str], work: Callable[[Host], T]) -> dict[str, T | KitError]:
         """Run a function on hosts concurrently; see `on_each`."""

@@ -44,6 +44,7 @@ class Container:
     environment: Environment
     host_network: bool
     why_host_network: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
     published: tuple[Port, ...] = ()
     address: str = ""
     below: bool = False
@@ -247,6 +248,8 @@ def _container(
         environment=environment,
         host_network=shares or part.network is Net.HOST,
         why_host_network=_why_host_network(plan, part),
+        # The coordinator has no GPU, and stays where an owner wants the host.
+        labels=workload.queue_labels if workload and part.role.works else part.labels,
         # On a network of its own, only the rendezvous' service name is used.
         published=() if part.role is Role.RENDEZVOUS else part.ports,
         address=_numeric(host.address) if part.own_address else "",

@@ -19,6 +19,7 @@ from kit.targets.compose.containers import (
     CLUSTER,
     PROJECT,
     SERVICE,
+    SINCE,
     VERSION,
     Container,
     HostState,
@@ -123,6 +124,9 @@ def container(host: str, inspected: dict[str, Any]) -> Container:
         checkpoints=_source(inspected["Mounts"], folder),
         image=config.get("Image", ""),
         coordinated="KIT_RENDEZVOUS" in environment,
+        name=inspected.get("Name", "").removeprefix("/"),
+        labels=labels,
+        since=float(labels[SINCE]) if SINCE in labels else None,
         spec=inspected,
     )
 

@@ -57,7 +57,8 @@ def _runs(job: Workload, observed: Mapping[str, HostState]) -> Iterator[str]:
     }
     if hosts:
         where = ", ".join(sorted(hosts))
-        yield f"job {job.name} runs on {where}: end it first, kit stop {job.name}"
+        end = "cancel" if job.queue else "stop"
+        yield f"job {job.name} runs on {where}: end it first, kit {end} {job.name}"
 
 
 def _problems(
@@ -79,7 +80,8 @@ def _problems(
     ours = {each.name for each in workloads}  # The deploy assigns their GPUs again.
     others = [one for one in observed.containers if one.job not in ours]
     others += [one for one in foreign if one.host == placement.host.name]
-    yield from _held(placement, others, observed, rendered)
+    if not work.queue:
+        yield from _held(placement, others, observed, rendered)
     # Containers of this deploy may use the ports; they end before the new ones start.
     if any(one.job in ours and one.runs for one in observed.containers):
         return
@@ -121,6 +123,8 @@ def _held(
             holder = one.job if one.kind is Kind.SERVER else f"job {one.job}"
             too = "deploy it too, or " if one.job in rendered else ""
             fix = f"{too}end it with `kit stop {one.job}`"
+            if one.since is not None:
+                fix = f"take the host from the queue: `kit reclaim {placement.host.name}`"
             if one not in observed.containers:
                 owner = f"cluster {one.cluster}" if one.cluster else "another engine"
                 holder, fix = f"{holder} of {owner}", "end it there"

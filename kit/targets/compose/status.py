@@ -21,7 +21,8 @@ def job_status(
     hosts = [reader.of_host(one.part()) for one in training]
     hosts += silent
     # A server's endpoints of checkpoints are on other hosts than the server.
-    state = state_of(containers) if training or not silent else State.WAITING
+    waits = not training and any(one.waits for one in containers)
+    state = State.WAITING if waits or not (training or not silent) else state_of(containers)
     state, limit = by_limit(state, reader)
     message = _message(state, hosts, containers, lost=bool(silent))
     ended = max((one.ended for one in training), default=0.0) if state in ENDED else None
@@ -29,7 +30,7 @@ def job_status(
         job=job,
         kind=containers[0].kind,
         state=state,
-        message="; ".join(filter(None, (limit, message))),
+        message="" if waits else "; ".join(filter(None, (limit, message))),
         started=min(one.created for one in containers),
         ended=ended,
         hosts=tuple(hosts),

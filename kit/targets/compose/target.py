@@ -13,7 +13,7 @@ from typing import ClassVar
 from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.runtime.access import Access, no_container
-from kit.runtime.endings import as_failed, mistake_error
+from kit.runtime.endings import as_failed, as_stopped, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.loop import StepsError, execute_steps
@@ -21,8 +21,8 @@ from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
-from kit.runtime.status import JobStatus, LogLine, without_lines
-from kit.runtime.steps import Step, size, unchanged_message
+from kit.runtime.status import JobStatus, LogLine, in_queue, without_lines
+from kit.runtime.steps import Step, started_message, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
 from kit.targets.compose.containers import HostState
@@ -33,9 +33,10 @@ from kit.targets.compose.execute import Executor, require_compose
 from kit.targets.compose.hosts import Hosts, ObservedContainers, rendered_text, require_all
 from kit.targets.compose.logs import follow_logs, new_lines, read_logs
 from kit.targets.compose.observe import observe_host
+from kit.targets.compose.queue import ComposeQueue
 from kit.targets.compose.status import job_status, silent_hosts, silent_statuses
 from kit.targets.compose.wait import wait_until_launched
-from kit.targets.lowered import file_version, service_versions
+from kit.targets.lowered import service_versions
 from kit.values import Say
 from kit.workload.names import DATA, project_of
 from kit.workload.types import Workload
@@ -81,7 +82,7 @@ class ComposeTarget:
         needed = [(each, name) for each in workloads for name in each.hosts]
         texts = {(each.name, name): rendered_text(hosts.file(each, name)) for each, name in needed}
         versions = {place: service_versions(text) for place, text in texts.items()}
-        data = self._data_versions([name for each, name in needed if each.data])
+        data = self._hosts.data_versions([name for each, name in needed if each.data])
         if data and hosts.rendered.data:
             images.add(hosts.rendered.data.image)
         answers = self._observe(images, volumes)
@@ -117,18 +118,6 @@ class ComposeTarget:
             lambda host: observe_host(host, hosts.dockers[host.name], images, volumes, project),
         )
 
-    def _data_versions(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the hash of the data services' file of each of these hosts, and of the storage."""
-        data = self._hosts.rendered.data
-        if data is None or not names:
-            return {}
-        wanted = [host.name for host in data.agents if host.name in names or host == data.storage]
-        folder = self._hosts.tree / "hosts"
-        return {
-            name: file_version(rendered_text(folder / name / f"{DATA}.compose.yaml"))
-            for name in wanted
-        }
-
     def _data_steps(
         self, versions: Mapping[str, str], observed: Mapping[str, HostState]
     ) -> tuple[Step, ...]:
@@ -139,7 +128,7 @@ class ComposeTarget:
         """Bring the data services of hosts up; see `Target.start_data`."""
         require_compose()
         data = self._hosts.rendered.data
-        versions = self._data_versions(names)
+        versions = self._hosts.data_versions(names)
         answers = self._observe({data.image} if data else set(), set())
         require_all({name: answers[name] for name in versions}, UNCHANGED)
         observed = {name: one for name, one in answers.items() if isinstance(one, HostState)}
@@ -170,7 +159,7 @@ class ComposeTarget:
             executor = Executor(self._hosts, workloads, secrets)
             self._execute(steps, executor, {each.name: each for each in workloads}, say)
         for each in workloads:
-            if each.name in starting:
+            if each.name in starting and each.begins:
                 self._require_launched(each, executor)
 
     def _require_launched(self, work: Workload, executor: Executor) -> None:
@@ -212,7 +201,7 @@ class ComposeTarget:
                     self._hosts.central.delete_status(work.name)
                     self._hosts.central.add_to_history(deployment(work, began, source))
                     started.append(work.name)
-                    say(f"{work.name}: started as {size(work)}")
+                    say(started_message(work))
                 began = time.time()
         except StepsError as error:
             if not isinstance(first := error.steps[0], Start):
@@ -233,8 +222,10 @@ class ComposeTarget:
         """Return the records beside the checkpoints; see `Target.records`."""
         return from_hosts(self._hosts.rendered.hosts, kind, source)
 
-    def queue(self) -> None:
-        """Return None; see `Target.queue`."""
+    def queue(self) -> ComposeQueue:
+        """Return the queue, whose notes are on the central host; see `Target.queue`."""
+        hosts = self._hosts
+        return ComposeQueue(hosts.central, hosts.dockers, hosts.all.values())
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""
@@ -248,7 +239,8 @@ class ComposeTarget:
         rendered = self._hosts.rendered
         silent = silent_statuses(rendered.devices, rendered.spares, observed.lost, time.time())
         known = silent | self._ended(observed) | now | self._stopped
-        return tuple(known[job] for job in sorted(known))
+        records = self.queue().records() if rendered.queued else {}
+        return tuple(in_queue(known[job], records.get(job)) for job in sorted(known))
 
     def _status(self, job: str, observed: ObservedContainers) -> JobStatus:
         rendered = self._hosts.rendered
@@ -308,7 +300,7 @@ class ComposeTarget:
         # Query only the hosts that answered, to avoid a second timeout.
         here = {place: self._hosts.dockers[place] for place in places}
         after = self._hosts.containers(here).jobs.get(name, observed.jobs[name])
-        status = self._status(name, ObservedContainers({name: after}, {}))
+        status = as_stopped(self._status(name, ObservedContainers({name: after}, {})), time.time())
         # From now on this status is reported, independent of the removal of the containers.
         self._stopped[name] = status
         with suppress(KitError):

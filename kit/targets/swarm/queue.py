@@ -17,10 +17,12 @@ from kit.hosts.connection import EngineError
 from kit.hosts.docker import Docker
 from kit.hosts.nodes import update_node
 from kit.model import Host
+from kit.plan.work import managers_of
 from kit.queue.carrier import Seen
 from kit.queue.document import Rules, rules_of
 from kit.queue.moves import Begin, Release
 from kit.queue.record import Record, Spent, record_of
+from kit.queue.service import Service
 from kit.targets.swarm.containers import end_on
 from kit.targets.swarm.observe import GPU_KIND, observe_cluster
 from kit.targets.swarm.pool import AVOIDED, ON, RECLAIMED, SINCE, pool_of
@@ -43,6 +45,11 @@ class SwarmQueue:
         self._manager = manager
         self._hosts = {host.name: host for host in hosts}
         self._node = ""
+
+    def service(self) -> Service:
+        """Return the managers, and how the controller is called there."""
+        program = "kit.targets.swarm.queue_program"
+        return Service(managers_of(self._hosts.values()), program, "main()", alone=True)
 
     def leads(self) -> bool:
         """Return whether the manager leads the others.
@@ -96,7 +103,7 @@ class SwarmQueue:
 
     def add(self, record: Record) -> None:
         """Add a job, in place of an earlier one with its name."""
-        self.remove(record.job)
+        self._remove(record.job)
         state = json.dumps(record.document())
         self._create(JOB, f"{JOB}-{record.job}"[:64], {"job": record.job}, state)
 
@@ -106,8 +113,7 @@ class SwarmQueue:
             if _record(config).job == record.job:
                 self._label(config, record.document())
 
-    def remove(self, job: str) -> None:
-        """Remove a job's record, if it has one."""
+    def _remove(self, job: str) -> None:
         for config in self._configs(JOB):
             if _record(config).job == job:
                 self._manager.request("DELETE", f"/configs/{config['ID']}")

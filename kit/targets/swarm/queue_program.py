@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.queue.controller import Controller
+from kit.queue.service import say
 from kit.targets.swarm.queue import SwarmQueue
 
 
@@ -20,9 +19,3 @@ def main(url: str | None = None) -> int:
         return 1
     Controller(queue, say).run()
     return 0
-
-
-def say(text: str) -> None:
-    """Write a line for the journal; standard output may be a pipe, which Python would keep full."""
-    sys.stdout.write(f"queue: {text}\n")
-    sys.stdout.flush()

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kit.queue.record import Record
 from kit.queue.words import OWNER
 from kit.runtime.endings import HOPELESS, never_began
-from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.runtime.status import ENDED, HostStatus, State
 from kit.targets.swarm.labels import JOB_LABEL, job_label
 from kit.targets.swarm.state import OVER, VISIBLE, Cluster, Node, Service, Task
 from kit.values import count, grouped
@@ -269,10 +268,3 @@ def job_state(hosts: Sequence[HostStatus], fewest: int) -> tuple[State, str]:
     if completed and len(completed) >= fewest:
         return State.COMPLETED, reasons
     return (State.FAILED if State.FAILED in states else State.STOPPED), reasons
-
-
-def in_queue(status: JobStatus, record: Record | None) -> JobStatus:
-    """Return the status of a job that may wait in the queue, which has given it no host."""
-    if record is None or record.ended is not None or status.hosts:
-        return status
-    return replace(status, message=f"in the queue: {record.reason}".removesuffix(": "))

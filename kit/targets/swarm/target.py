@@ -21,7 +21,7 @@ from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
 from kit.runtime.seen import with_seen
 from kit.runtime.source import current_source
-from kit.runtime.status import ENDED, JobStatus, LogLine, State, without_lines
+from kit.runtime.status import ENDED, JobStatus, LogLine, State, in_queue, without_lines
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import fingerprint, new_key, read_secrets
@@ -42,7 +42,6 @@ from kit.targets.swarm.state import Cluster, Service
 from kit.targets.swarm.status import (
     fewest_of,
     host_statuses,
-    in_queue,
     job_state,
     lacking,
     names_of,

@@ -1,13 +1,17 @@
-"""The controller as a systemd service of the managers: kit's own modules in one file.
+"""The controller of the queue as a systemd service of hosts: kit's own modules in one file.
 
-The controller needs the standard library alone, so that a manager needs nothing of kit's.
+The controller needs the standard library alone, so that a host needs nothing of kit's.
 """
 
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
+
+from kit.model import Host
 
 OLDEST = (3, 11)
 """The oldest Python that kit runs with."""
@@ -16,8 +20,7 @@ PROGRAM = f"{FOLDER}/queue.pyz"
 UNIT = "kit-queue.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 UNIT_TEXT = f"""\
-# Written by `kit queue up`: the controller of the queue. It decides while this manager leads the
-# others; whatever runs goes on without it.
+# Written by `kit queue up`: the controller of the queue. Whatever runs goes on without it.
 [Unit]
 Description=Controller of kit's queue
 After=docker.service
@@ -26,16 +29,17 @@ After=docker.service
 ExecStart=/usr/bin/python3 {PROGRAM}
 Restart=always
 RestartSec=2
-# It speaks with Docker alone.
 NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome=yes
 PrivateTmp=yes
+@MORE@
 
 [Install]
 WantedBy=multi-user.target
 """
 ROOT = 'root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }'
+ALONE = "ProtectSystem=strict\\nProtectHome=yes"
+AS_LOGIN = "User=$(id -un)"
+"""The lines of the unit of a controller that speaks with Docker alone, and of one that logs in."""
 UP = f"""set -eu
 {ROOT}
 python3 -c 'import sys; sys.exit(sys.version_info < {OLDEST})' 2>/dev/null || {{
@@ -46,8 +50,9 @@ command -v systemctl >/dev/null || {{
     echo 'has no systemd: start `kit queue run` there in another way' >&2; exit 1; }}
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cat >"$work/queue.pyz"
-cat >"$work/unit" <<'END'
+cat >"$work/unit.in" <<'END'
 {UNIT_TEXT}END
+sed -e "s|@MORE@|$more|" "$work/unit.in" >"$work/unit"
 if cmp -s "$work/queue.pyz" {PROGRAM} && cmp -s "$work/unit" {UNIT_FILE} \\
     && systemctl is-active --quiet {UNIT}; then
     echo unchanged; exit
@@ -58,7 +63,7 @@ root systemctl daemon-reload
 root systemctl enable --quiet {UNIT}
 root systemctl restart {UNIT}
 """
-"""Installs and starts the service; standard input is the program."""
+"""Installs and starts the service; standard input is the program. `more` are lines of the unit."""
 DOWN = f"""set -eu
 {ROOT}
 if [ ! -e {UNIT_FILE} ]; then echo unchanged; exit; fi
@@ -66,18 +71,46 @@ root systemctl disable --now --quiet {UNIT}
 root rm -f {UNIT_FILE} {PROGRAM}
 root systemctl daemon-reload
 """
-MAIN = "import sys\n\nfrom kit.targets.swarm.queue_program import main\n\nsys.exit(main())\n"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of all files in the archive: the same modules give the same bytes."""
 
 
-def packed() -> bytes:
-    """Return the program: an archive with kit's modules and the trainer's contract."""
-    root = Path(__file__).parents[3]
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where the controller of a target's queue runs: its `hosts`, and how it is called there.
+
+    `call` is an expression of Python of the imported `module`. `alone`: it speaks with Docker of
+    its own host only; otherwise it needs the keys and files of the login.
+    """
+
+    hosts: tuple[Host, ...]
+    module: str
+    call: str
+    alone: bool
+
+    @property
+    def up(self) -> str:
+        """The script that installs and starts it."""
+        more = ALONE if self.alone else AS_LOGIN
+        return f'more="{more}"\n{UP}'
+
+    def program(self) -> bytes:
+        """Return the program: an archive with kit's modules and the trainer's contract."""
+        return _packed(f"import sys\n\nfrom {self.module} import main\n\nsys.exit({self.call})\n")
+
+
+def say(text: str) -> None:
+    """Write a line for the journal; standard output may be a pipe, which Python would keep full."""
+    sys.stdout.write(f"queue: {text}\n")
+    sys.stdout.flush()
+
+
+def _packed(main: str) -> bytes:
+    root = Path(__file__).parents[2]
     rooms = [*(root / "kit").rglob("*.py"), *(root / "trainer" / "contract").rglob("*.py")]
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN)
+        file.writestr(zipfile.ZipInfo("__main__.py", EPOCH), main)
         for path in sorted([*rooms, root / "trainer" / "__init__.py"]):
             entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED

@@ -1,0 +1,273 @@
+"""The queue with Compose: containers that wait for their turn, and notes on one host.
+
+On each host that a job may use, `kit submit` creates the job's containers, and none runs. The queue
+begins a job by a second container, made of the first one with the GPUs of its turn: the first one
+stays, so that a controller may be killed at any point. What it asked to leave is renamed before it
+is asked, so that its end is not taken for the job's.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from kit.addresses import split_login
+from kit.errors import InputError, KitError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker, concurrently
+from kit.model import Host
+from kit.queue.carrier import RefusedError, Seen
+from kit.queue.document import Rules, rules_of
+from kit.queue.moves import Begin, Release
+from kit.queue.record import Record, Spent, record_of
+from kit.queue.service import Service
+from kit.targets.compose.containers import LEAVING, ON, SINCE, Container
+from kit.targets.compose.folder import HostFolder
+from kit.targets.compose.observe import containers
+from kit.targets.compose.pool import AVOIDED, RECLAIMED, pool_of
+from kit.workload.types import Role
+
+POOL, SPENT, JOB, HOST = "pool", "spent", "job-", "host-"
+"""The names of the notes: of the pool, of what people have used, of a job, of a host."""
+ASLEEP = 20.0
+"""Seconds until a host that did not answer is asked again."""
+POLL = 0.2
+"""Seconds between two looks at containers that end."""
+SECRETS = "/run/secrets"
+"""Where Compose copies the secrets that it has from its environment."""
+
+ONE_OFF = "com.docker.compose.oneoff"
+"""Compose's label on containers of `docker compose run`."""
+
+Spec = Mapping[str, Any]
+"""What GET /containers/<id>/json says."""
+
+
+class ComposeQueue:
+    """The queue of a cluster; `folder` is that of the named host, `dockers` are all engines."""
+
+    def __init__(
+        self, folder: HostFolder, dockers: Mapping[str, Docker], hosts: Iterable[Host] = ()
+    ) -> None:
+        self._folder = folder
+        self._dockers = dockers
+        self._hosts = tuple(hosts)
+        self._asleep: dict[str, float] = {}
+        self._seen: dict[str, tuple[Container, ...]] = {}
+        self._asked = set[str]()
+
+    def service(self) -> Service:
+        """Return the named host, and how the controller is called there.
+
+        It reaches the others at their addresses, with the users of their logins.
+        """
+        here, others = self._folder.host, [h for h in self._hosts if h != self._folder.host]
+        logins = json.dumps({each.name: _between(each) for each in others})
+        call = f"main({self._folder.cluster!r}, {here.name!r}, {logins!r})"
+        return Service((here,), "kit.targets.compose.queue_program", call, alone=False)
+
+    def leads(self) -> bool:
+        """Return True: the named host alone has a controller."""
+        return True
+
+    def look(
+        self, rules: Rules, records: Sequence[Record], used: Mapping[str, float], now: float
+    ) -> Seen:
+        """Return the pool at a time, and what has become of its jobs."""
+        notes = self._folder.notes()
+        marks = {name: notes.get(f"{HOST}{name}", {}) for name in self._dockers}
+        self._seen = self._observed()
+        return pool_of(self._seen, rules, records, marks, used, now)
+
+    def _observed(self) -> dict[str, tuple[Container, ...]]:
+        """Return the containers of each host that answers."""
+        time_now = time.monotonic()
+        asked = [n for n in self._dockers if self._asleep.get(n, -ASLEEP) + ASLEEP <= time_now]
+        answers = dict(
+            zip(
+                asked,
+                concurrently(lambda name: containers(self._dockers[name]), asked),
+                strict=True,
+            )
+        )
+        for name, answer in answers.items():
+            if isinstance(answer, KitError):
+                self._asleep[name] = time_now
+            else:
+                self._asleep.pop(name, None)
+        return {name: one for name, one in answers.items() if not isinstance(one, KitError)}
+
+    # ---- Notes
+
+    def rules(self) -> Rules | None:
+        """Return the pool that was handed over last; None if there is none."""
+        document = self._folder.notes().get(POOL)
+        return rules_of(document) if document else None
+
+    def set_rules(self, document: Mapping[str, Any]) -> bool:
+        """Hand over the pool; return whether that changed anything."""
+        if self._folder.notes().get(POOL) == document:
+            return False
+        self._folder.put_note(POOL, document)
+        return True
+
+    def spent(self) -> Spent:
+        """Return what people have used."""
+        state = self._folder.notes().get(SPENT)
+        return Spent(**state) if state else Spent(0.0)
+
+    def set_spent(self, spent: Spent) -> None:
+        """Note what people have used."""
+        self._folder.put_note(SPENT, asdict(spent))
+
+    def records(self) -> dict[str, Record]:
+        """Return the records of all jobs of the queue, by name."""
+        notes = self._folder.notes().items()
+        records = [_record(self._folder, name, n) for name, n in notes if name.startswith(JOB)]
+        return {record.job: record for record in records}
+
+    def add(self, record: Record) -> None:
+        """Add a job, in place of an earlier one with its name."""
+        self._folder.put_note(f"{JOB}{record.job}", record.document())
+
+    def update(self, record: Record) -> None:
+        """Note what has become of a job."""
+        self.add(record)
+
+    # ---- Hosts
+
+    def reclaim(self, host: str, who: str) -> None:
+        """Note that its owner wants a host, or that it is the pool's again; see `Queue.reclaim`."""
+        if host not in self._dockers:
+            raise InputError(f"{host} is not a host of the cluster", "see `kit queue`")
+        self._folder.put_note(f"{HOST}{host}", {RECLAIMED: who} if who else {})
+
+    def avoid(self, host: str, now: float) -> None:
+        """Note that somebody on a host has ended a job there; see `Queue.avoid`."""
+        self._folder.put_note(f"{HOST}{host}", {AVOIDED: now})
+
+    # ---- Containers
+
+    def release(self, move: Release) -> None:
+        """Let a job leave a host, at the end of its step. Docker kills it after its grace.
+
+        A controller that was killed may have renamed a container, and not yet asked it to end.
+        """
+        docker = self._dockers[move.host]
+        for one in self._leaving(docker, move):
+            if one.id not in self._asked:
+                self._asked.add(one.id)
+                threading.Thread(target=_stop, args=(docker, one.id), daemon=True).start()
+
+    def leave(self, move: Release, seconds: float) -> bool:
+        """Let a job leave a host now; see `Queue.leave`."""
+        docker, deadline = self._dockers[move.host], time.monotonic() + seconds
+        for one in self._leaving(docker, move):
+            docker.request("POST", f"/containers/{one.id}/kill", signal="SIGTERM")
+        while left := [one for one in self._of(docker, move.job, LEAVING) if one.runs]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL)
+        return not left
+
+    def begin(self, move: Begin, now: float) -> None:
+        """Let a job have GPUs of a host."""
+        docker = self._dockers[move.host]
+        waiting = [one for one in containers(docker) if one.job == move.job and one.waits]
+        template = next((one for one in waiting if one.service == Role.TRAIN), None)
+        if template is None:
+            return  # `kit submit` is about to replace it.
+        for suffix in (ON, LEAVING):
+            for one in self._of(docker, move.job, suffix):
+                docker.request("DELETE", f"/containers/{one.id}", None, None, v="1", force="1")
+        name, spec = f"{template.name}{ON}", _bound(template.spec, move.gpus, now)
+        try:
+            made = docker.post("/containers/create", spec, name=name)
+            _copy_secrets(docker, template.id, made["Id"])
+            docker.request("POST", f"/containers/{made['Id']}/start")
+        except EngineError as error:
+            raise RefusedError(error.message, error.hint) from None
+
+    def coordinate(self, job: str, *, on: bool) -> None:
+        """Turn the coordinator of a job on or off, as `look` has seen it."""
+        for host, own in self._seen.items():
+            for one in own:
+                if one.job == job and one.service == Role.RENDEZVOUS and one.runs != on:
+                    verb = "start" if on else "stop"
+                    self._dockers[host].request("POST", f"/containers/{one.id}/{verb}")
+
+    def _leaving(self, docker: Docker, move: Release) -> list[Container]:
+        """Rename what a job has on a host, so that it has left; return what of it runs."""
+        made = [one for one in self._of_job(docker, move.job) if one.since is not None]
+        for one in made:
+            if one.name.endswith(LEAVING) and not one.runs:
+                docker.request("DELETE", f"/containers/{one.id}", None, None, v="1")
+        for one in made:
+            if one.name.endswith(ON):
+                # Nor does Docker start it again when the host has been off.
+                docker.post(f"/containers/{one.id}/update", {"RestartPolicy": {"Name": "no"}})
+                name = f"{one.name.removesuffix(ON)}{LEAVING}"
+                docker.request("POST", f"/containers/{one.id}/rename", name=name)
+        return [one for one in made if one.runs]
+
+    def _of(self, docker: Docker, job: str, suffix: str) -> list[Container]:
+        return [one for one in self._of_job(docker, job) if one.name.endswith(suffix)]
+
+    def _of_job(self, docker: Docker, job: str) -> list[Container]:
+        return [one for one in containers(docker) if one.job == job]
+
+
+def _stop(docker: Docker, container: str) -> None:
+    """Wait until a container has ended, on a connection of its own."""
+    own = Docker(docker.name, docker.url)
+    with suppress(KitError):
+        own.request("POST", f"/containers/{container}/stop")
+    own.close()
+
+
+def _between(host: Host) -> str:
+    """Return the login by which another host reaches a host."""
+    user, _, port = split_login(host.ssh)
+    address = f"[{host.address}]" if ":" in host.address else host.address
+    return f"{user}{address}{f':{port}' if port else ''}"
+
+
+def _record(folder: HostFolder, name: str, note: Mapping[str, Any]) -> Record:
+    try:
+        return record_of(note)
+    except TypeError:
+        what = f"queue/{name}.json of {folder.path} on {folder.host.name} is no record of a job"
+        raise KitError(what, "remove that file, and hand the job in again") from None
+
+
+def _bound(spec: Spec, gpus: tuple[str, ...], now: float) -> dict[str, Any]:
+    """Return what creates a container like another one, with these GPUs.
+
+    Compose leaves it alone, as a container that `docker compose run` has made.
+    """
+    config, host = spec["Config"], spec["HostConfig"]
+    variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
+    variables |= {"KIT_NPROC": str(len(gpus))}
+    request = next(iter(host["DeviceRequests"]), {"Driver": "nvidia", "Capabilities": [["gpu"]]})
+    return {
+        **{name: value for name, value in config.items() if name != "Hostname"},
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "Labels": {**config["Labels"], SINCE: f"{now:.3f}", ONE_OFF: "True"},
+        "HostConfig": {
+            **host,
+            "DeviceRequests": [{**request, "Count": 0, "DeviceIDs": list(gpus)}],
+        },
+    }
+
+
+def _copy_secrets(docker: Docker, source: str, target: str) -> None:
+    """Copy the secrets that Compose has written into a container, if it has."""
+    with suppress(EngineError):
+        packed = docker.read(f"/containers/{source}/archive", path=SECRETS)
+        headers = {"Content-Type": "application/x-tar"}
+        docker.request("PUT", f"/containers/{target}/archive", packed, headers, path="/run")

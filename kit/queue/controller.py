@@ -13,7 +13,7 @@ from dataclasses import replace
 from kit.errors import KitError
 from kit.queue.carrier import Queue, Seen
 from kit.queue.document import Rules
-from kit.queue.pool import Pool, QueuedJob
+from kit.queue.pool import Pool
 from kit.queue.record import Record, Spent, going
 from kit.queue.turn import Turn, turn
 from kit.values import Say
@@ -101,17 +101,17 @@ class Controller:
         for release in (*seen.interrupted, *seen.lost, *now.moves.releases):
             self._say(f"{release.job} leaves {release.host}")
             self._carrier.release(release)
+        noted = {
+            job.name: records[job.name].noted(job, now.reasons.get(job.name, ""))
+            for job in now.jobs
+        }
         runs = {each.job for each in now.moves.begins} | {job.name for job in now.jobs if job.has}
         for job in now.jobs:
             if (job.name in runs) != (job.name in seen.coordinators):
                 self._carrier.coordinate(job.name, on=job.name in runs)
         for begin in now.moves.begins:
             self._say(f"{begin.job} gets {', '.join(begin.gpus)} of {begin.host}")
-            self._carrier.begin(begin, seen.pool.now)
-        for job in now.jobs:
-            self._note(records[job.name], job, now.reasons.get(job.name, ""))
-
-    def _note(self, record: Record, job: QueuedJob, reason: str) -> None:
-        noted = record.noted(job, reason)
-        if noted != record:
-            self._carrier.update(noted)
+            self._carrier.begin(begin, seen.pool.now, noted[begin.job].waited)
+        for name, record in noted.items():
+            if record != records[name]:
+                self._carrier.update(record)

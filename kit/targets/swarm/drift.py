@@ -18,6 +18,8 @@ OF_QUEUE = frozenset(
         f"deploy.labels.{SINCE}",
         f"environment.{VISIBLE}",
         "environment.KIT_NPROC",
+        "environment.KIT_SINCE",
+        "environment.KIT_WAITED",
     }
 )
 """What the queue changes in the services of its jobs."""

@@ -163,11 +163,11 @@ class SwarmQueue:
         service = f"{stack_of_job(move.job)}_{ON}{move.host}"
         return end_on(self._hosts[move.host], [service], seconds)
 
-    def begin(self, move: Begin, now: float) -> None:
-        """Let a job have GPUs of a host."""
+    def begin(self, move: Begin, now: float, waited: float) -> None:
+        """Let a job have GPUs of a host; see `Queue.begin`."""
 
         def on(spec: Spec) -> Spec | None:
-            return None if _replicas(spec) else _bound(spec, move.gpus, now)
+            return None if _replicas(spec) else _bound(spec, move.gpus, now, waited)
 
         self._change(f"{stack_of_job(move.job)}_{ON}{move.host}", on)
 
@@ -219,12 +219,13 @@ def _off(spec: Spec) -> Spec | None:
     return _scaled(spec, 0) if _replicas(spec) else None
 
 
-def _bound(spec: Spec, gpus: tuple[str, ...], now: float) -> Spec:
+def _bound(spec: Spec, gpus: tuple[str, ...], now: float, waited: float) -> Spec:
     """Return the specification of a service that is on and has these GPUs of its host."""
     template = spec["TaskTemplate"]
     container, number = template["ContainerSpec"], len(gpus)
     variables = dict(each.partition("=")[::2] for each in container.get("Env") or ())
     variables |= {VISIBLE: ",".join(gpus), "KIT_NPROC": str(number)}
+    variables |= {"KIT_SINCE": f"{now:.3f}", "KIT_WAITED": f"{waited:.1f}"}
     reserved = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": number}}]
     resources = template.get("Resources") or {}
     reservations = (resources.get("Reservations") or {}) | {"GenericResources": reserved}

@@ -74,6 +74,7 @@ PURE_MODULES = (
     "report/run_view",
     "report/scripts",
     "report/times",
+    "report/usage",
     "report/view",
     "runtime/endings",
     "runtime/events",
@@ -447,7 +448,7 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 300,
-    "contract": 2660,
+    "contract": 2690,
     "data": 1600,
     "datasets": 1990,
     "datasets/sources": 890,
@@ -457,7 +458,7 @@ LIMITS = {
     "custom": 630,
     "elastic": 920,
     "group": 850,
-    "launcher": 3520,
+    "launcher": 3540,
     "launcher/keeper": 940,
     "launcher/session": 620,
     "record": 560,
@@ -518,7 +519,14 @@ MAY_IMPORT = {
     | {"record", "vision"},
     # Mounted into other images as one file (trainer/contract/programs.py); in the trainer's it
     # checks the job and the data first.
-    "launcher": {"group", "contract.code", "contract.mark", "contract.script", "core.job"}
+    "launcher": {
+        "group",
+        "contract.allocation",
+        "contract.code",
+        "contract.mark",
+        "contract.script",
+        "core.job",
+    }
     | {"contract.notify", "data.files", "data.fetched", "vision.downloads"},
     "launch": {"launcher"},
     "keeper": {"launcher"},

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from kit.errors import KitError
+from kit.values import show_age
 from kit.workload.types import Kind
 
 
@@ -117,6 +118,22 @@ class SessionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """Whose job it is, and for how long it has waited in the queue; `why` is "" if it has hosts."""
+
+    owner: str
+    priority: int
+    waited_seconds: float
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        waited = f"waited {show_age(self.waited_seconds)}"
+        return f"owner {self.owner}, priority {self.priority}, {waited}"
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One job or one server; `job` is its name.
 
@@ -126,7 +143,8 @@ class JobStatus:
     `restarts` is the largest number of restarts of a host's workers. `failure` is the reason of
     the last failure, "" if they train again. `paces` are those of the ranks that report them.
     `warning` says that a training has learned nothing. `exit_code` is the exit status of the
-    process that failed last. `session` is set for a session that has begun.
+    process that failed last. `session` is set for a session that has begun,
+    `queue` for a job of the queue.
     """
 
     job: str
@@ -147,6 +165,7 @@ class JobStatus:
     warning: str = ""
     exit_code: int | None = None
     session: SessionStatus | None = None
+    queue: QueueStatus | None = None
 
     @property
     def planned(self) -> int:
@@ -215,5 +234,6 @@ def status_from_json(stored: dict[str, Any]) -> JobStatus:
         "urls": tuple(stored["urls"]),
         "paces": tuple(RankPace(**each) for each in stored.get("paces", ())),
         "session": SessionStatus(**stored["session"]) if stored.get("session") else None,
+        "queue": QueueStatus(**stored["queue"]) if stored.get("queue") else None,
     }
     return JobStatus(**{**stored, **parts})

@@ -120,9 +120,6 @@ def _row(
 ) -> dict[str, Any]:
     job = next((each for each in seen.pool.jobs if each.name == record.job), None)
     has = {host: list(had.gpus) for host, had in job.has.items()} if job else {}
-    waited = record.waited
-    if record.ended is None and record.began is None:
-        waited += seen.pool.now - (record.waits or record.arrived)
     return {
         "job": record.job,
         "owner": record.owner,
@@ -132,7 +129,7 @@ def _row(
         "submitted": record.arrived,
         "began": record.began,
         "ended": record.ended,
-        "waited_seconds": round(max(0.0, waited), 1),
+        "waited_seconds": round(record.waited_until(seen.pool.now), 1),
         "starts": begins.get(record.job),
         "why": reasons.get(record.job, ""),
     }

@@ -9,7 +9,7 @@ from dataclasses import replace
 from kit.queue.record import Record
 from kit.queue.words import OWNER
 from kit.runtime.endings import HOPELESS, never_began
-from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.runtime.status import ENDED, HostStatus, JobStatus, QueueStatus, State
 from kit.targets.swarm.labels import JOB_LABEL, job_label
 from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
 from kit.values import count, grouped
@@ -268,8 +268,12 @@ def job_state(hosts: Sequence[HostStatus], fewest: int) -> tuple[State, str]:
     return (State.FAILED if State.FAILED in states else State.STOPPED), reasons
 
 
-def in_queue(status: JobStatus, record: Record | None) -> JobStatus:
-    """Return the status of a job that may wait in the queue, which has given it no host."""
-    if record is None or record.ended is not None or status.hosts:
+def in_queue(status: JobStatus, record: Record | None, now: float) -> JobStatus:
+    """Return the status of a job with its place in the queue, which may have given it no host."""
+    if record is None:
         return status
-    return replace(status, message=f"in the queue: {record.reason}".removesuffix(": "))
+    waits = record.ended is None and not status.hosts
+    why = record.reason if waits else ""
+    message = f"in the queue: {why}".removesuffix(": ") if waits else status.message
+    place = QueueStatus(record.owner, record.priority, record.waited_until(now), why)
+    return replace(status, message=message, queue=place)

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.ports import free_port
 from tests.trainer.hosts import ENDLESS, PACE, Task, hosts, wait_until, write_job
 from trainer.contract.metrics import LAUNCHER, METRICS, QUEUE, RANK, STATES, TRAINER
+from trainer.contract.queue_events import Allocated
 from trainer.launcher.metrics import GPU_SECONDS, GPUS, INFO, START, STOP, WAITED, WORKERS
 
 SMI = """#!/bin/sh
@@ -189,6 +190,8 @@ def test_a_script_has_the_launchers_share(tmp_path: Path) -> None:
     assert 200 <= values(found["kit_job_gpu_seconds_total"], owner='an"na')[0] <= used
     assert values(found["kit_job_waited_seconds"], job="own", host="pc1") == [12.5]
     assert values(found["kit_job_info"], owner='an"na', priority="50") == [1]
+    (given,) = task.of(Allocated)
+    assert (given.owner, given.gpus, given.waited) == ('an"na', 2, 12.5)
     assert "launch pc1: is an\"na's, has priority 50, and has waited for 12 s" in task.text
     started = found["kit_worker_start_time_seconds"].samples
     assert [(s.labels["rank"], s.labels["gpu"]) for s in started] == [

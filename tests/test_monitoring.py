@@ -337,7 +337,7 @@ def test_every_query_of_the_dashboards_returns_data(project: Project, tmp_path: 
         "*) echo 'GPU-a, 50, 1024, 40960, 61, 250.50';; esac\n"
     )
     smi.chmod(0o755)
-    more = {"NVIDIA_VISIBLE_DEVICES": "GPU-a", "KIT_DEVICE": "cpu"}
+    more = {"NVIDIA_VISIBLE_DEVICES": "GPU-a", "KIT_DEVICE": "cpu", "KIT_OWNER": "anna"}
     more["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     job = write_job(tmp_path, **ENDLESS, every_epochs=20)
     options = ["--config.file=prometheus.yml", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]

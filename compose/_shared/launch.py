@@ -24,6 +24,9 @@ only the standard library and Python 3.10, and define no name twice.
                              one process uses as many GPUs
     KIT_SPARES               number of spares, where KIT_NNODES is set; default: 0
     KIT_SPARE                set on a spare: a host that takes part only while others are missing
+    KIT_OWNER, KIT_PRIORITY  of a job of the queue: whose it is, and its priority from 0 to 100
+    KIT_SINCE, KIT_WAITED    set by the queue: when it has given this host to the job, in seconds
+                             since 1970, and the seconds for which the job had waited until then
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
     KIT_DATA                 folder of data sets; default: /data
@@ -45,19 +48,19 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 """
 
 # Joined by kit from modules of the trainer: launcher/__init__.py, contract/mark.py,
-# contract/script.py, contract/code.py, contract/notify.py, launcher/output.py, launcher/errors.py,
-# launcher/program.py, launcher/settings.py, launcher/process.py, launcher/waiting.py,
-# launcher/container.py, launcher/disk.py, launcher/data_sets.py, launcher/workspace.py,
-# launcher/interfaces.py, launcher/network.py, launcher/checks.py, launcher/failures.py,
-# group/messages.py, group/spent.py, group/notices.py, group/knowledge.py, group/decisions.py,
-# group/server.py, launcher/rounds.py, launcher/script_files.py, launcher/metrics.py,
-# launcher/worker.py, launcher/connections.py, launcher/silence.py, launcher/torchrun.py,
-# launcher/tensorflow.py, launcher/last_failure.py, launcher/limits.py, launcher/host_agent.py,
-# launcher/agent.py, launcher/run.py, launcher/tell.py, launcher/session/__init__.py,
-# launcher/session/deadline.py, launcher/session/use.py, launcher/session/access.py,
-# launcher/session/jupyter.py, launcher/session/hold.py, launcher/start.py, launcher/receivers.py,
-# launcher/webhook.py, launcher/sender.py, launcher/courier.py, launcher/coordinator.py,
-# launcher/main.py.
+# contract/script.py, contract/code.py, contract/notify.py, contract/allocation.py,
+# launcher/output.py, launcher/errors.py, launcher/program.py, launcher/settings.py,
+# launcher/process.py, launcher/waiting.py, launcher/container.py, launcher/disk.py,
+# launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py, launcher/network.py,
+# launcher/checks.py, launcher/failures.py, group/messages.py, group/spent.py, group/notices.py,
+# group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
+# launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/connections.py,
+# launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
+# launcher/limits.py, launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/tell.py,
+# launcher/session/__init__.py, launcher/session/deadline.py, launcher/session/use.py,
+# launcher/session/access.py, launcher/session/jupyter.py, launcher/session/hold.py,
+# launcher/start.py, launcher/receivers.py, launcher/webhook.py, launcher/sender.py,
+# launcher/courier.py, launcher/coordinator.py, launcher/main.py.
 
 import asyncio
 import base64
@@ -218,6 +221,35 @@ def webhook_fault(url: str) -> str:
     if scheme_of(url) not in WEB or not usable:
         return "is no http:// or https:// URL"
     return "has a user or a password" if parts.username is not None else ""
+
+
+# -------- contract/allocation.py
+# What the queue has given to a container; the launcher's program contains it.
+
+
+class Allocation(NamedTuple):
+    """The GPUs of one host that a job of the queue has.
+
+    It got them at `since`, in seconds since 1970, after it had waited for `waited` seconds in all.
+    """
+
+    owner: str
+    priority: int
+    gpus: int
+    since: float
+    waited: float
+
+
+def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """Read the variables of a container; None of a job that is not the queue's.
+
+    A controller of an older kit does not say since when: then it is the start of the launcher.
+    """
+    owner, since = environ.get("KIT_OWNER"), environ.get("KIT_SINCE") or environ.get("KIT_BEGAN")
+    if not owner or not since:
+        return None
+    priority, gpus = (int(environ.get(name) or 0) for name in ("KIT_PRIORITY", "KIT_NPROC"))
+    return Allocation(owner, priority, gpus, float(since), float(environ.get("KIT_WAITED") or 0))
 
 
 # -------- launcher/output.py
@@ -2606,6 +2638,17 @@ WORKERS = {
         "Time for which this rank of a script has done nothing; 0: less than `quiet`",
     ),
 }
+INFO = ("kit_job_info", "gauge", "Owner and priority of the job; always 1")
+WAITED = (
+    "kit_job_waited_seconds",
+    "gauge",
+    "Time for which the job had waited in the queue when it got this host",
+)
+GPU_SECONDS = (
+    "kit_job_gpu_seconds_total",
+    "counter",
+    "Time since the job got this host, times the number of its GPUs there",
+)
 MIB = 2.0**20
 # Columns of `nvidia-smi --query-gpu`, and their units in base units.
 GPUS = {
@@ -2672,6 +2715,7 @@ class Metrics:
         self._labels["host"] = self._labels["host"] or socket.gethostname()
         self._began = float(environ.get("KIT_BEGAN") or time.time())
         self._uuids = [uuid for uuid in environ.get("KIT_GPUS", "").split(",") if uuid]
+        self._allocation = read_allocation(environ)
         self._rows: list[list[str]] = []
         self._due, self._lock = 0.0, threading.Lock()
         self.silent: dict[int, float] = {}  # Seconds, by local rank.
@@ -2682,7 +2726,7 @@ class Metrics:
             START: [("", self._labels, self._began)],
             STOP: [("", self._labels, self._stop)],
         }
-        for family, sample in [*self._workers(), *self._gpus()]:
+        for family, sample in [*self._owned(), *self._workers(), *self._gpus()]:
             families.setdefault(family, []).append(sample)
         self._read = time.monotonic()
         if self._stop:
@@ -2700,6 +2744,14 @@ class Metrics:
     def ask_to_end(self) -> None:
         """Record that a signal asked this process to end."""
         self._stop = self._stop or time.time()
+
+    def _owned(self) -> Iterator[tuple[Family, Sample]]:
+        if (own := self._allocation) is None:
+            return
+        labels = {**self._labels, "owner": own.owner}
+        yield INFO, ("", {**labels, "priority": str(own.priority)}, 1)
+        yield WAITED, ("", labels, own.waited)
+        yield GPU_SECONDS, ("", labels, own.gpus * max(0.0, time.time() - own.since))
 
     def _workers(self) -> Iterator[tuple[Family, Sample]]:
         for file in sorted(self._folder.glob("worker-*.json")):
@@ -4917,6 +4969,10 @@ def check_and_begin() -> int:
     say(f"job {job.name} from {settings.job}, {what}")
     gpus = list_gpus()
     emit("started", gpus=gpu_uuids(gpus))
+    if given := read_allocation(os.environ):
+        emit("allocated", **given._asdict())
+        waited = f"waited for {spoken(given.waited)} in the queue"
+        say(f"is {given.owner}'s, has priority {given.priority}, and has {waited}")
     for line in gpus:
         say(f"sees {line.strip()}")
     if job.command:

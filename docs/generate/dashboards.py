@@ -64,6 +64,12 @@ CLUSTER = Board(
         number("Alerts", units.Short, 'count(ALERTS{alertstate="firing"}) or vector(0)'),
         line("Images per second", PER_SECOND, ("kit:job_images:rate1m", "{{job}}")),
         line("Goodput", RATE, ("kit:job_goodput:ratio_rate5m", "{{job}}")),
+        line(
+            "GPU-hours by owner",
+            units.Short,
+            ("sum by (owner) (increase(kit_job_gpu_seconds_total[1d])) / 3600", "{{owner}}"),
+            description="Of the jobs of the queue, in the day before each moment.",
+        ),
         line("GPU utilisation", RATE, ("avg by (host) (DCGM_FI_DEV_GPU_UTIL) / 100", "{{host}}")),
         line(
             "GPU memory in use",

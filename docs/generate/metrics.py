@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainer.contract.metrics import LAUNCHER, STATES, TRAINER, Metric
+from trainer.contract.metrics import LAUNCHER, QUEUE, STATES, TRAINER, Metric
 
 HEAD = """\
 # Metrics
@@ -21,6 +21,12 @@ every two seconds of training.
 `trainer/contract/metrics.py` defines them. The last column is the [event](events.md) with the same
 figure.
 """
+OF_QUEUE = """\
+The counter begins where the job got the host, and goes on when its container is started again. The
+GPU-hours of people in a time, and those of jobs with `by (job)`:
+
+    sum by (owner) (increase(kit_job_gpu_seconds_total[7d])) / 3600
+"""
 
 
 def metrics_page() -> str:
@@ -28,7 +34,8 @@ def metrics_page() -> str:
     states = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in STATES.items())
     return (
         f"{HEAD}\n## From the launcher\n\nOf every job, scripts of your own included.\n\n"
-        f"{_table(LAUNCHER)}\n## From the built-in training\n\n{_table(TRAINER)}\n"
+        f"{_table(LAUNCHER)}\n## From the launcher, of jobs of the queue\n\n{OF_QUEUE}\n"
+        f"{_table(QUEUE)}\n## From the built-in training\n\n{_table(TRAINER)}\n"
         "## States\n\nAt each moment a rank is in one state. The seconds of all states add up to "
         f"the time since the launcher began.\n\n| `state` | time |\n| --- | --- |\n{states}\n"
     )

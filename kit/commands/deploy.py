@@ -31,6 +31,9 @@ from kit.targets.lowered import Lowered
 from kit.workload.types import Kind, Workload
 from trainer.contract.words import nearest
 
+NO_QUEUE = ("this engine has no queue", "write `engine: swarm` or `compose`, then `kit render`")
+"""The mistake, and what to do."""
+
 
 def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments of deploy and resume to a command."""
@@ -236,6 +239,8 @@ def _doctor(
 
 def _chosen(lowered: Lowered, names: Sequence[str], *, queued: bool) -> list[Workload]:
     """Return the named workloads; without names all but sessions, and those of the queue."""
+    if queued and not lowered.on_hosts:
+        raise InputError(*NO_QUEUE)
     by_name = {each.name: each for each in lowered.workloads}
     if not by_name:
         raise InputError("there are no jobs", "describe one in jobs/<name>.yaml")

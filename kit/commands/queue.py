@@ -26,8 +26,9 @@ from kit.queue.document import Rules
 from kit.queue.forecast import DAY, Moment, forecast, starts
 from kit.queue.moves import Release
 from kit.queue.pool import PoolHost, QueuedJob
+from kit.queue.program import packed, say
 from kit.queue.record import Record, going
-from kit.queue.service import DOWN, say
+from kit.queue.service import DOWN
 from kit.queue.turn import turn
 from kit.runtime.history import current_user
 from kit.runtime.rendered import rendered
@@ -121,9 +122,6 @@ def _row(
 ) -> dict[str, Any]:
     job = next((each for each in seen.pool.jobs if each.name == record.job), None)
     has = {host: list(had.gpus) for host, had in job.has.items()} if job else {}
-    waited = record.waited
-    if record.ended is None and record.began is None:
-        waited += seen.pool.now - (record.waits or record.arrived)
     return {
         "job": record.job,
         "owner": record.owner,
@@ -133,7 +131,7 @@ def _row(
         "submitted": record.arrived,
         "began": record.began,
         "ended": record.ended,
-        "waited_seconds": round(max(0.0, waited), 1),
+        "waited_seconds": round(record.waited_until(seen.pool.now), 1),
         "starts": begins.get(record.job),
         "why": reasons.get(record.job, ""),
     }
@@ -218,7 +216,7 @@ def up(paths: Paths) -> None:
     if document := rendered(tree).queue:
         queue.set_rules(document)
     service = queue.service()
-    _install(service.hosts, service.up, service.program(), "the controller runs")
+    _install(service.hosts, service.up, packed(service), "the controller runs")
 
 
 @command.command("down")

@@ -21,8 +21,9 @@ from kit.paths import Paths, identity
 from kit.project import load_lowered
 from kit.report.collect import chosen
 from kit.report.record import Run, named
-from kit.report.run_view import NONE, Origin, number, share
+from kit.report.run_view import NONE, Origin, number, share, usage_words
 from kit.report.times import compare, division, paces, speed, speed_unit
+from kit.report.usage import usage_of
 from kit.report.view import Inventory
 from kit.runtime.history import Deployment, begins
 from kit.runtime.past import Past
@@ -197,8 +198,20 @@ def _summary(runs: Sequence[Run]) -> None:
     for run, own in zip(runs, spent, strict=True):
         times.add_row(run.label, *(f"{own[kind]:.1f}" if own[kind] else NONE for kind in kinds))
     screen.print(times)
+    _show_usage(runs)
     for run in runs:
         for pace in paces(run):
             if pace.slow:
                 rank = f"rank {pace.rank.rank} on {pace.rank.host}"
                 screen.print(f"{run.label}: {rank} is slow: {pace.factor:.2f} × the others' work")
+
+
+def _show_usage(runs: Sequence[Run]) -> None:
+    """Show the owners of runs of the queue's jobs, and what the runs have used."""
+    used = {run.label: usage_words(usage) for run in runs if (usage := usage_of(run))}
+    names = list(next(iter(used.values()), ()))
+    rows = table("run", *names, right=names[1:])
+    for label, words in used.items():
+        rows.add_row(label, *words.values())
+    if used:
+        console().print(rows)

@@ -9,6 +9,7 @@ import click
 
 from kit.commands.tables import console, table
 from kit.errors import KitError
+from kit.report.run_view import usage_words
 from kit.report.scripts import Script, from_lines, from_status
 from kit.runtime.past import Past, Runs, number_of
 from kit.runtime.target import Target
@@ -83,6 +84,8 @@ def show_script(script: Script) -> None:
     places = [f"{', '.join(map(str, ranks))} on {host}" for host, ranks in script.ranks]
     if places:
         click.echo(f"ranks {'; '.join(places)}; {count(script.restarts, 'restart')}")
+    if script.usage:
+        click.echo(", ".join(f"{name} {word}" for name, word in usage_words(script.usage).items()))
     rows = table("at", "host", "event")
     for each in script.moments:
         when = datetime.fromtimestamp(each.time).astimezone().isoformat(" ", "seconds")

@@ -229,7 +229,8 @@ def show(report: Report) -> Iterator[RenderableType]:
         code = f"code {last.code}" if last and last.code else ""
         over = status.session.ended if status.session else ""
         messages = (*_running_messages(status), *failures(status), status.message, over)
-        for text in (score(status), *messages, commit, code):
+        place = status.queue.words if status.queue else ""
+        for text in (place, score(status), *messages, commit, code):
             if text:
                 yield f"{status.job}: {text}"
     for text in report.not_deployed:

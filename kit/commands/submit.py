@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from kit.commands.deploy import hand_in
+from kit.commands.deploy import NO_QUEUE, hand_in
 from kit.commands.options import with_paths
 from kit.commands.targets import target_of, with_engine
 from kit.commands.to_the_end import report
@@ -42,7 +42,6 @@ def submit(
     A job that is in the queue already keeps its place, and continues with its new files from a last
     checkpoint. `kit queue` shows what runs, what waits, and why.
     """
-    queue_of(target_of(paths, engine))  # Before anything is deployed.
     target, chosen = hand_in(paths, jobs, engine, fresh=fresh, examines=not skip_doctor)
     queue = queue_of(target)
     queue.set_rules(rendered(paths.tree(identity(paths)[0])).queue)
@@ -111,7 +110,7 @@ def queue_of(target: Target) -> Queue:
         InputError: It has none.
     """
     if (queue := target.queue()) is None:
-        raise InputError("this engine has no queue", "write `engine: swarm`, then `kit render`")
+        raise InputError(*NO_QUEUE)
     return queue
 
 

@@ -41,6 +41,11 @@ class Picture:
     messages: dict[str, str]
     statuses: tuple[JobStatus, ...]
 
+    @property
+    def present(self) -> tuple[JobStatus, ...]:
+        """The jobs and servers that have not ended, those that wait included."""
+        return tuple(each for each in self.statuses if each.state not in ENDED)
+
 
 @click.command("top", short_help="Show the GPUs of all hosts and the ranks that hold them.")
 @with_paths
@@ -100,6 +105,14 @@ def document(cluster: str, picture: Picture) -> dict[str, Any]:
     return {
         "cluster": cluster,
         "gpus": [asdict(row) for row in picture.rows],
+        "jobs": [
+            {
+                "job": status.job,
+                "state": status.state,
+                "queue": asdict(status.queue) if status.queue else None,
+            }
+            for status in picture.present
+        ],
         "messages": picture.messages,
     }
 
@@ -143,9 +156,8 @@ def show(picture: Picture) -> Iterator[RenderableType]:
         mark = Text(f"slow: {row.factor:.1f} ×", style="bold red") if row.slow else ""
         board.add_row(*cells, mark)
     yield board
-    for status in picture.statuses:
-        if status.state not in ENDED:
-            yield _job(status)
+    for status in picture.present:
+        yield _job(status)
     for host, message in picture.messages.items():
         yield Text(f"{host}: {message}", style="yellow")
     if not picture.rows and not picture.messages:
@@ -153,13 +165,19 @@ def show(picture: Picture) -> Iterator[RenderableType]:
 
 
 def lines(picture: Picture) -> Iterator[str]:
-    """Yield a line for each GPU or rank, with the time, for a file or a pipe."""
+    """Yield a line for each GPU or rank and each job of the queue, for a file or a pipe."""
     now = time.strftime("%H:%M:%S")
     for row in picture.rows:
         names = ("host", "gpu", "model", "use", "memory", "temp", "power", "job", "rank", "step")
         cells = zip((*names, "work"), _cells(row), strict=True)
         words = [f"{name}={cell.replace(' ', '')}" for name, cell in cells if cell not in {"", "-"}]
         yield " ".join([now, *words, *([f"slow={row.factor:.2f}"] if row.slow else [])])
+    for status in picture.present:
+        if place := status.queue:
+            owner = f"owner={place.owner} priority={place.priority}"
+            waited = f"waited={place.waited_seconds:.0f}s"
+            line = f"{now} job={status.job} state={status.state} {owner} {waited} {place.why}"
+            yield line.rstrip()
     for host, message in picture.messages.items():
         yield f"{now} host={host} {message}"
 
@@ -191,4 +209,7 @@ def _job(status: JobStatus) -> str:
         words.append(f"epoch {progress.epoch}/{progress.epochs}, step {progress.step:,}")
         if progress.speed:
             words.append(progress.speed)
+    if place := status.queue:
+        words.append(place.words)
+        words += [place.why] if place.why else []
     return ", ".join(words)

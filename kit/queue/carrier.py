@@ -80,8 +80,8 @@ class Queue(Protocol):
     def leave(self, move: Release, seconds: float) -> bool:
         """Let a job leave a host now, by the host's own engine; return whether it has in time."""
 
-    def begin(self, move: Begin, now: float) -> None:
-        """Let a job have GPUs of a host.
+    def begin(self, move: Begin, now: float, waited: float) -> None:
+        """Let a job have GPUs of a host, after it has waited for so many seconds in all.
 
         Raises:
             RefusedError: The host's engine does not run it.

@@ -14,7 +14,7 @@ from kit.errors import KitError
 from kit.queue.carrier import Queue, RefusedError, Seen
 from kit.queue.document import Rules
 from kit.queue.moves import Begin, Release
-from kit.queue.pool import Pool, QueuedJob
+from kit.queue.pool import Pool
 from kit.queue.record import Record, Spent, going
 from kit.queue.turn import Turn, turn
 from kit.values import Say
@@ -105,28 +105,28 @@ class Controller:
             self._say(f"{release.job} leaves {release.host}")
         for release in (*releases, *_leaving(seen.pool)):
             self._carrier.release(release)
+        noted = {
+            job.name: records[job.name].noted(job, now.reasons.get(job.name, ""))
+            for job in now.jobs
+        }
         runs = {each.job for each in now.moves.begins} | {job.name for job in now.jobs if job.has}
         for job in now.jobs:
             if (job.name in runs) != (job.name in seen.coordinators):
                 self._carrier.coordinate(job.name, on=job.name in runs)
         for begin in now.moves.begins:
-            self._begin(begin, seen.pool.now)
-        for job in now.jobs:
-            self._note(records[job.name], job, now.reasons.get(job.name, ""))
+            self._begin(begin, seen.pool.now, noted[begin.job].waited)
+        for name, record in noted.items():
+            if record != records[name]:
+                self._carrier.update(record)
 
-    def _begin(self, begin: Begin, now: float) -> None:
+    def _begin(self, begin: Begin, now: float, waited: float) -> None:
         """Let a job begin on a host; one whose engine refuses it is left alone for a while."""
         self._say(f"{begin.job} gets {', '.join(begin.gpus)} of {begin.host}")
         try:
-            self._carrier.begin(begin, now)
+            self._carrier.begin(begin, now, waited)
         except RefusedError as error:
             self._say(f"{begin.job} does not begin there: {error}; others stay away for a while")
             self._carrier.avoid(begin.host, now)
-
-    def _note(self, record: Record, job: QueuedJob, reason: str) -> None:
-        noted = record.noted(job, reason)
-        if noted != record:
-            self._carrier.update(noted)
 
 
 def _leaving(pool: Pool) -> Iterator[Release]:

@@ -67,9 +67,6 @@ class Record:
 
     def noted(self, job: QueuedJob, reason: str) -> Record:
         """Return the record with what a turn has noted of its job."""
-        waited = self.waited
-        if self.began is None and job.began is not None:
-            waited += max(0.0, job.began - (self.waits or self.arrived))
         return replace(
             self,
             waits=job.waits,
@@ -77,9 +74,14 @@ class Record:
             level=job.level,
             early=job.early,
             reason=reason,
-            waited=waited,
+            waited=self.waited if job.began is None else self.waited_until(job.began),
             home=tuple(sorted(job.home)),
         )
+
+    def waited_until(self, now: float) -> float:
+        """Return for how many seconds it has waited in all at a time."""
+        waits = self.began is None and self.ended is None
+        return self.waited + (max(0.0, now - (self.waits or self.arrived)) if waits else 0.0)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""

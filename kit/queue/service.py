@@ -1,15 +1,8 @@
-"""The controller of the queue as a systemd service of hosts: kit's own modules in one file.
-
-The controller needs the standard library alone, so that a host needs nothing of kit's.
-"""
+"""The controller of the queue as a systemd service of hosts. Pure."""
 
 from __future__ import annotations
 
-import io
-import sys
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from kit.model import Host
 
@@ -71,8 +64,6 @@ root systemctl disable --now --quiet {UNIT}
 root rm -f {UNIT_FILE} {PROGRAM}
 root systemctl daemon-reload
 """
-EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time of all files in the archive: the same modules give the same bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +84,3 @@ class Service:
         """The script that installs and starts it."""
         more = ALONE if self.alone else AS_LOGIN
         return f'more="{more}"\n{UP}'
-
-    def program(self) -> bytes:
-        """Return the program: an archive with kit's modules and the trainer's contract."""
-        return _packed(f"import sys\n\nfrom {self.module} import main\n\nsys.exit({self.call})\n")
-
-
-def say(text: str) -> None:
-    """Write a line for the journal; standard output may be a pipe, which Python would keep full."""
-    sys.stdout.write(f"queue: {text}\n")
-    sys.stdout.flush()
-
-
-def _packed(main: str) -> bytes:
-    root = Path(__file__).parents[2]
-    rooms = [*(root / "kit").rglob("*.py"), *(root / "trainer" / "contract").rglob("*.py")]
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr(zipfile.ZipInfo("__main__.py", EPOCH), main)
-        for path in sorted([*rooms, root / "trainer" / "__init__.py"]):
-            entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            file.writestr(entry, path.read_bytes())
-    return archive.getvalue()

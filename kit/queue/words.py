@@ -12,6 +12,8 @@ HOSTS, GPUS = "kit.queue.hosts", "kit.queue.gpus"
 EACH = "kit.queue.gpus-per-host"
 ROAMS = "kit.queue.roams"
 """Of a job whose checkpoints all hosts see."""
+NPROC, GIVEN, WAITED = "KIT_NPROC", "KIT_SINCE", "KIT_WAITED"
+"""The variables that the queue sets when it gives a host to a job."""
 NO_LIMIT = 10**6
 """More hosts or GPUs than there are."""
 
@@ -31,6 +33,11 @@ def labels_of(
         *(((EACH, str(each)),) if each is not None else ()),
         *(((ROAMS, "yes"),) if roams else ()),
     )
+
+
+def variables_of(gpus: int, now: float, waited: float) -> dict[str, str]:
+    """Return what the containers of a job are told when it gets so many GPUs of a host."""
+    return {NPROC: str(gpus), GIVEN: f"{now:.3f}", WAITED: f"{waited:.1f}"}
 
 
 def wish_of(labels: Mapping[str, str], hosts: frozenset[str]) -> Wish:

@@ -10,6 +10,7 @@ from kit.report.predictions import by_class, confusion, disagreement, prediction
 from kit.report.record import Run
 from kit.report.run_view import Origin
 from kit.report.times import compare, division, paces
+from kit.report.usage import usage_of
 
 
 def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
                 "predictions": _predictions(each.run),
                 "classes": [asdict(figures) for figures in by_class(each.run)],
                 "origin": asdict(origin),
+                "queue": asdict(usage) if (usage := usage_of(each.run)) else None,
                 "facts": dict(each.run.facts),
             }
             for each, origin in compared

@@ -9,7 +9,7 @@ from kit.runtime.events import ended_by
 from kit.runtime.lines import is_event
 from kit.runtime.status import LogLine
 from kit.values import count
-from trainer.contract import event_lines, events, limit_events
+from trainer.contract import event_lines, events, limit_events, queue_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +63,7 @@ def _words(event: events.Event) -> Iterator[str]:
         yield f"the container ends with exit status {event.exit_code}"
     elif isinstance(event, events.Failed):
         yield f"failed: {event.message}"
+    elif isinstance(event, queue_events.Allocated):
+        yield f"the queue has given {count(event.gpus, 'GPU')} of it to {event.owner}'s job"
     elif isinstance(event, limit_events.Limit):
         yield ended_by(event)

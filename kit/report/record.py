@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from trainer.contract.allocation import Allocation
+
 MOST_SILENT = 3
 """Ranks that a reason names."""
 
@@ -41,7 +43,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of an attempt. `setup` are the seconds from its process's start to the training."""
+    """One rank of an attempt. `setup` are the seconds from its process's start to the training.
+
+    `allocation` is what the queue has given to its host, if the job is the queue's.
+    """
 
     rank: int
     host: str
@@ -49,6 +54,7 @@ class Rank:
     gpu: str
     setup: float
     windows: tuple[Window, ...]
+    allocation: Allocation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kit.report.record import Attempt, Epoch, Event, Failure, Rank, Run, Window
+from trainer.contract.allocation import Allocation
 
 Line = Mapping[str, Any]
 
@@ -94,6 +95,19 @@ def _rank(lines: Sequence[Line], samples: float) -> Rank:
         gpu=str(begin.get("gpu", "")),
         setup=_number(begin, "setup"),
         windows=windows,
+        allocation=_allocation(begin.get("queue")),
+    )
+
+
+def _allocation(queue: Any) -> Allocation | None:
+    if not isinstance(queue, dict) or not isinstance(queue.get("owner"), str):
+        return None
+    return Allocation(
+        owner=queue["owner"],
+        priority=int(_number(queue, "priority")),
+        gpus=int(_number(queue, "gpus")),
+        since=_number(queue, "since"),
+        waited=_number(queue, "waited"),
     )
 
 

@@ -14,7 +14,8 @@ from kit.report.curves import bands
 from kit.report.predictions import Predictions, by_class, confusion, mistakes, successes, weakest
 from kit.report.record import Run
 from kit.report.times import Pace, paces
-from kit.values import count
+from kit.report.usage import Usage, usage_of
+from kit.values import count, show_age
 
 MOST_BANDS = 8
 """Charts of ranks; of more ranks the slowest are drawn, and the table has all."""
@@ -208,12 +209,24 @@ def _details(run: Run, origin: Origin) -> Iterator[tuple[str, str]]:
         "Trainer's sources": str(facts.get("trainer", "")),
     }
     yield from ((name, value) for name, value in known.items() if value)
+    if usage := usage_of(run):
+        yield from ((f"{n[0].upper()}{n[1:]}", word) for n, word in usage_words(usage).items())
     for rank in run.attempts[-1].ranks:
         gpu = f" {rank.gpu}" if rank.gpu else ""
         yield f"Rank {rank.rank}", f"{rank.host}, {rank.device}{gpu}"
     versions = facts.get("versions")
     for name, value in (versions if isinstance(versions, dict) else {}).items():
         yield str(name), str(value)
+
+
+def usage_words(usage: Usage) -> dict[str, str]:
+    """Return what a run has used, in words."""
+    return {
+        "owner": usage.owner,
+        "priority": str(usage.priority),
+        "waited": show_age(usage.waited_seconds),
+        "GPU-hours": f"{usage.gpu_hours:,.2f}",
+    }
 
 
 def _date(run: str) -> str:

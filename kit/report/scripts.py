@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from kit.report.moments import Moment, moments
+from kit.report.usage import Usage, usage_in
 from kit.runtime.outcome import Outcome, outcome_of
 from kit.runtime.status import JobStatus, LogLine
 
@@ -15,7 +16,7 @@ class Script:
     """A run of a job without a record; `number` is that of its deployment, 0 if it has none.
 
     `state` is "" if the events do not say how it has ended. `ranks` are those of each host.
-    `outcome` is None if the target knows the run.
+    `outcome` is None if the target knows the run, `usage` if its job is not the queue's.
     """
 
     job: str
@@ -27,6 +28,7 @@ class Script:
     ranks: tuple[tuple[str, tuple[int, ...]], ...]
     moments: tuple[Moment, ...]
     outcome: Outcome | None = None
+    usage: Usage | None = None
 
     @property
     def words(self) -> str:
@@ -42,6 +44,7 @@ class Script:
             "world_size": self.world_size,
             "restarts": self.restarts,
             "failure": self.failure,
+            "queue": asdict(self.usage) if self.usage else None,
             "outcome": self.outcome.json() if self.outcome else None,
             "events": [asdict(each) for each in self.moments],
         }
@@ -51,7 +54,9 @@ def from_status(status: JobStatus, number: int, lines: Iterable[LogLine]) -> Scr
     """Return the newest run of a job that the target knows."""
     ranks = tuple((host.host, host.ranks) for host in status.hosts if host.ranks)
     known = (status.world_size, status.restarts, status.failure, ranks)
-    return Script(status.job, number, status.state, *known, moments(lines))
+    lines = list(lines)
+    usage = usage_in(lines)
+    return Script(status.job, number, status.state, *known, moments(lines), usage=usage)
 
 
 def from_lines(job: str, number: int, lines: Iterable[LogLine]) -> Script:
@@ -59,4 +64,4 @@ def from_lines(job: str, number: int, lines: Iterable[LogLine]) -> Script:
     lines = list(lines)
     end = outcome_of(lines)
     known = (end.world_size, end.restarts, end.failure, end.ranks)
-    return Script(job, number, end.state or "", *known, moments(lines), end)
+    return Script(job, number, end.state or "", *known, moments(lines), end, usage_in(lines))

@@ -11,9 +11,17 @@ from datetime import datetime
 from typing import Any
 
 from kit.runtime.lines import is_event
-from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, SessionStatus, State
+from kit.runtime.status import (
+    HostStatus,
+    LogLine,
+    Progress,
+    QueueStatus,
+    RankPace,
+    SessionStatus,
+    State,
+)
 from kit.values import show_age, show_seconds
-from trainer.contract import event_lines, events, limit_events, session_events
+from trainer.contract import event_lines, events, limit_events, queue_events, session_events
 
 
 class Reader:
@@ -52,6 +60,8 @@ class Reader:
         """Why the newest training has learned nothing; "" if nothing is known of that."""
         self.session: SessionStatus | None = None
         """What a session has told last."""
+        self.queue: QueueStatus | None = None
+        """Whose job it is, and for how long it had waited; None if it is not the queue's."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
@@ -255,6 +265,9 @@ class Reader:
             still = f"the weights have not moved for {event.steps} steps"
             self.unmoved[line.host] = f"{still}: {why}losses or gradients are not finite"
 
+    def _allocated(self, event: queue_events.Allocated, _line: LogLine) -> None:
+        self.queue = QueueStatus(event.owner, event.priority, event.waited)
+
     def _session(self, event: session_events.Session, _line: LogLine) -> None:
         known = {each.name: getattr(event, each.name) for each in fields(SessionStatus)}
         self.session, self.failure = SessionStatus(**known), ""
@@ -322,6 +335,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     limit_events.Limit: Reader._limit,
     events.Unmoved: Reader._unmoved,
     events.Untaught: Reader._untaught,
+    queue_events.Allocated: Reader._allocated,
     session_events.Session: Reader._session,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,

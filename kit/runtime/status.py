@@ -13,6 +13,7 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.queue.record import Record
+from kit.values import show_age
 from kit.workload.types import Kind
 
 
@@ -118,6 +119,22 @@ class SessionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """Whose job it is, and for how long it has waited in the queue; `why` is "" if it has hosts."""
+
+    owner: str
+    priority: int
+    waited_seconds: float
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        waited = f"waited {show_age(self.waited_seconds)}"
+        return f"owner {self.owner}, priority {self.priority}, {waited}"
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One job or one server; `job` is its name.
 
@@ -127,7 +144,8 @@ class JobStatus:
     `restarts` is the largest number of restarts of a host's workers. `failure` is the reason of
     the last failure, "" if they train again. `paces` are those of the ranks that report them.
     `warning` says that a training has learned nothing. `exit_code` is the exit status of the
-    process that failed last. `session` is set for a session that has begun.
+    process that failed last. `session` is set for a session that has begun,
+    `queue` for a job of the queue.
     """
 
     job: str
@@ -148,6 +166,7 @@ class JobStatus:
     warning: str = ""
     exit_code: int | None = None
     session: SessionStatus | None = None
+    queue: QueueStatus | None = None
 
     @property
     def planned(self) -> int:
@@ -216,12 +235,17 @@ def status_from_json(stored: dict[str, Any]) -> JobStatus:
         "urls": tuple(stored["urls"]),
         "paces": tuple(RankPace(**each) for each in stored.get("paces", ())),
         "session": SessionStatus(**stored["session"]) if stored.get("session") else None,
+        "queue": QueueStatus(**stored["queue"]) if stored.get("queue") else None,
     }
     return JobStatus(**{**stored, **parts})
 
 
-def in_queue(status: JobStatus, record: Record | None) -> JobStatus:
-    """Return the status of a job that may wait in the queue, which has given it no host."""
-    if record is None or record.ended is not None or status.hosts:
+def in_queue(status: JobStatus, record: Record | None, now: float) -> JobStatus:
+    """Return the status of a job with its place in the queue, which may have given it no host."""
+    if record is None:
         return status
-    return replace(status, message=f"in the queue: {record.reason}".removesuffix(": "))
+    waits = record.ended is None and not status.hosts
+    why = record.reason if waits else ""
+    message = f"in the queue: {why}".removesuffix(": ") if waits else status.message
+    place = QueueStatus(record.owner, record.priority, record.waited_until(now), why)
+    return replace(status, message=message, queue=place)

@@ -75,6 +75,10 @@ def environment_of(
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
         Variable("KIT_HOST", Symbol.HOST),
     ]
+    if queued := job.job.queue:
+        why = "Whose job it is. The queue adds KIT_SINCE and KIT_WAITED when it gives it the host."
+        set_by_kit.append(Variable("KIT_OWNER", queued.owner, why))
+        set_by_kit.append(Variable("KIT_PRIORITY", str(queued.priority)))
     if members[0].spare:
         why = "It stands by until a host of the job is lost, and takes its place."
         set_by_kit.append(Variable("KIT_SPARE", "1", why, own=True))

@@ -18,6 +18,7 @@ from kit.targets.swarm.queue import SwarmQueue
 from tests.queue.swarm import KilledError, Swarm
 
 NOW = 1.8e9
+TOLD = {"KIT_S", "KIT_W"}
 POOL = {"half_life": 3600, "people": {}, "hosts": {}}
 
 
@@ -72,6 +73,15 @@ class World:
         has = self.swarm.runs().values()
         return {gpu for hosts in has for had in hosts.values() for gpu in had.gpus}
 
+    def variables(self, job: str) -> dict[str, str]:
+        """Return what the queue has told the containers of a job that run, besides its GPUs."""
+        (found,) = {
+            tuple(each for each in task["Spec"]["ContainerSpec"]["Env"] if each[:5] in TOLD)
+            for task in filter(self.swarm.lives, self.swarm.tasks)
+            if task["ServiceID"].startswith(f"train-{job}_train")
+        }
+        return dict(each.split("=", 1) for each in found)
+
     def sizes(self) -> dict[str, int]:
         return {job: len(has) for job, has in self.swarm.runs().items()}
 
@@ -93,6 +103,7 @@ def test_a_job_begins_shrinks_for_another_and_grows_again() -> None:
     world.turns(3)
     assert world.sizes() == {"first": 2, "second": 1}
     assert world.queue.records()["second"].waited <= 3
+    assert world.variables("second") == {"KIT_SINCE": f"{NOW + 103:.3f}", "KIT_WAITED": "1.0"}
     world.swarm.end("second")
     world.turns(3)
     assert world.sizes() == {"first": 3}

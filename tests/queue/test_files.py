@@ -77,9 +77,12 @@ def test_a_stack_has_all_hosts_and_none_is_on(project: Project) -> None:
     assert {service["deploy"]["replicas"] for service in services.values()} == {0}
     labels = services["train-on-pc1"]["deploy"]["labels"]
     assert labels["kit.queue.owner"] == "anna"
+    told = services["train-on-pc1"]["environment"]
+    assert (told["KIT_OWNER"], told["KIT_PRIORITY"]) == ("anna", "60")
     assert wish_of(labels, frozenset({"pc1"})).least == 1
     assert json.loads((tree / "plan.json").read_text())["queue"]["half_life"] == 24 * 3600
-    assert "kit.queue" not in (tree / "train-fixed.stack.yaml").read_text()
+    fixed = (tree / "train-fixed.stack.yaml").read_text()
+    assert not [word for word in ("kit.queue", "KIT_OWNER", "KIT_PRIORITY") if word in fixed]
 
 
 def test_a_queue_changes_no_job_that_is_not_its_own(project: Project) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from kit.hosts.docker import Docker
+from kit.queue.moves import Begin
 from kit.targets.compose.drift import drift as compose_drift
 from kit.targets.compose.observe import container
 from kit.targets.swarm.drift import differences
 from kit.targets.swarm.file_fields import of_file
 from kit.targets.swarm.observe import _service
+from kit.targets.swarm.queue import SwarmQueue
+from tests.queue.swarm import Swarm
 from tests.sandbox import ROOT
 
 STACK = """\
@@ -268,6 +272,18 @@ def test_what_docker_service_update_changes_is_named(
     found = "; ".join(told(changed(change), RENDEZVOUS))
     assert found.startswith(f"train: {said}")
     assert "geheim" not in found
+
+
+def test_what_the_queue_does_to_a_service_is_no_difference() -> None:
+    text = STACK.replace('kit.job: "digits"', 'kit.job: "digits"\n        kit.queue.owner: anna', 1)
+    off = changed(lambda spec, _: spec["Labels"].update({"kit.queue.owner": "anna"}))
+    off["Mode"]["Replicated"]["Replicas"] = 0
+    swarm, name = Swarm({"pc1": 1}), "train-digits_train-on-pc1"
+    swarm.services[name] = {"ID": name, "Version": {"Index": 1}, "Spec": off}
+    SwarmQueue(cast(Docker, swarm)).begin(Begin("digits", "pc1", ("GPU-7",)), 1.8e9, 12.0)
+    on = swarm.services[name]["Spec"]
+    assert {"KIT_NPROC=1", "KIT_WAITED=12.0"} < set(on["TaskTemplate"]["ContainerSpec"]["Env"])
+    assert told(on, RENDEZVOUS, text=text) == []
 
 
 def test_services_that_are_missing_and_others_are_named() -> None:

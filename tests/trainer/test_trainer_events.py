@@ -53,6 +53,7 @@ from trainer.contract.events import (
 )
 from trainer.contract.limit_events import Limit
 from trainer.contract.mark import MARK, VERSION
+from trainer.contract.queue_events import Allocated
 from trainer.contract.session_events import Session
 from trainer.core.announce import event_seconds
 from trainer.launcher.output import event
@@ -92,6 +93,7 @@ OWN: dict[type[Event], dict[str, Any]] = {
     Member: {"failure": "n1: ValueError: no memory"},
     Regrouped: {"hosts": ("n1", "n2")},
     Limit: {"key": "idle"},
+    Allocated: {"owner": "anna", "gpus": 2},
 }
 
 

@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ports import free_port
 from tests.trainer.hosts import ENDLESS, PACE, Task, hosts, wait_until, write_job
-from trainer.contract.metrics import LAUNCHER, METRICS, RANK, STATES, TRAINER
-from trainer.launcher.metrics import GPUS, START, STOP, WORKERS
+from trainer.contract.metrics import LAUNCHER, METRICS, QUEUE, RANK, STATES, TRAINER
+from trainer.contract.queue_events import Allocated
+from trainer.launcher.metrics import GPU_SECONDS, GPUS, INFO, START, STOP, WAITED, WORKERS
 
 SMI = """#!/bin/sh
 case $1 in
@@ -79,10 +80,11 @@ def test_all_ranks_of_a_host_share_a_port(tmp_path: Path) -> None:
             for sample in family.samples:
                 assert sample.labels.keys() - {"le"} == set(METRICS[name].labels)
                 assert sample.labels["job"] == "digits"
-    # Without a GPU and without skipped steps, all others are there but those of texts.
+    # Without a GPU, a queue and skipped steps, all others are there but those of texts.
     missing = set(METRICS) - first.keys() - second.keys()
     of_texts = {"kit_train_tokens_total", "kit_train_mfu_ratio"}
-    assert missing == {name for name in METRICS if "gpu" in name} | of_texts
+    of_queue = {each.name for each in QUEUE}
+    assert missing == {name for name in METRICS if "gpu" in name} | of_texts | of_queue
     ranks = [s.labels["rank"] for f in (first, second) for s in f["kit_train_step"].samples]
     assert sorted(ranks) == ["0", "1", "2"]
     assert values(second["kit_worker_world_size"]) == [3, 3]
@@ -171,16 +173,26 @@ def test_a_script_has_the_launchers_share(tmp_path: Path) -> None:
     job = tmp_path / "own.json"
     job.write_text(json.dumps({"name": "own", "command": [str(script)], "metrics": {"port": port}}))
     more = {"NVIDIA_VISIBLE_DEVICES": "all", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    since = time.time() - 100
+    more |= {"KIT_OWNER": 'an"na', "KIT_PRIORITY": "50"}
+    more |= {"KIT_SINCE": f"{since:.3f}", "KIT_WAITED": "12.5"}
     with hosts(tmp_path) as local:
         endpoint = local.rendezvous(script=True)
         task = local.agent("pc1", job, endpoint, 2, "1:1", **more)
         task.expect(f"metrics at http://127.0.0.1:{port}/metrics")
         wait_until(lambda: all(f'rank="{each}"' in page(port) for each in "01"), "both workers")
         found = scrape(port)
+        used = 2 * (time.time() - since)
         # Another job on the same port does without, and says so.
         other = local.agent("pc2", job, endpoint, 1, "1:1")
         other.expect(f"warning: no metrics at 127.0.0.1:{port}: Address already in use")
-    assert found.keys() == {each.name for each in LAUNCHER}
+    assert found.keys() == {each.name for each in (*LAUNCHER, *QUEUE)}
+    assert 200 <= values(found["kit_job_gpu_seconds_total"], owner='an"na')[0] <= used
+    assert values(found["kit_job_waited_seconds"], job="own", host="pc1") == [12.5]
+    assert values(found["kit_job_info"], owner='an"na', priority="50") == [1]
+    (given,) = task.of(Allocated)
+    assert (given.owner, given.gpus, given.waited) == ('an"na', 2, 12.5)
+    assert "launch pc1: is an\"na's, has priority 50, and has waited for 12 s" in task.text
     started = found["kit_worker_start_time_seconds"].samples
     assert [(s.labels["rank"], s.labels["gpu"]) for s in started] == [
         ("0", "GPU-a"),
@@ -196,6 +208,7 @@ def test_the_launcher_names_metrics_as_the_contract_does() -> None:
     gpus = (family for _, family in GPUS.values())
     own = [START, STOP, *WORKERS.values(), *gpus]
     assert own == [(each.name, each.kind, each.meaning) for each in LAUNCHER]
+    assert [(each.name, each.kind, each.meaning) for each in QUEUE] == [INFO, WAITED, GPU_SECONDS]
 
 
 def test_names_follow_the_conventions() -> None:

@@ -4,6 +4,8 @@ import base64
 import json
 import re
 import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from kit.report.record import Run
 from kit.report.record_lines import lines_of, read_run
 from kit.report.run_view import event_rows
+from kit.report.usage import Usage, usage_of
 from tests.trainer.hosts import ENDLESS, PACE, ROOT, hosts, kill, wait_until, write_job
 from trainer.contract import events
 from trainer.record import files
@@ -84,9 +87,13 @@ def test_predictions_are_those_of_the_test_samples(trained: Path) -> None:
 
 
 def test_a_restart_continues_the_record_of_its_run(tmp_path: Path) -> None:
+    since = time.time() - 3600
     with hosts(tmp_path) as local:
         job = write_job(tmp_path, epochs=60)
         environ = alone(tmp_path, job)
+        # A job of the queue keeps its GPUs over a restart.
+        environ |= {"KIT_OWNER": "anna", "KIT_PRIORITY": "50", "KIT_NPROC": "2"}
+        environ |= {"KIT_SINCE": f"{since:.3f}", "KIT_WAITED": "12.5"}
         task = local.start("first", ["-m", "trainer.train"], environ)
         task.expect("saved step-00000090")
         task.process.send_signal(signal.SIGKILL)
@@ -97,6 +104,11 @@ def test_a_restart_continues_the_record_of_its_run(tmp_path: Path) -> None:
     assert [begin["step"] > 0 for begin in begins] == [False, True]
     assert begins[0]["attempt"] < begins[1]["attempt"]
     assert of(lines(tmp_path / "n1", 0), "end")
+    run = read(tmp_path)
+    used = usage_of(run)
+    assert used is not None
+    assert used.gpu_hours == pytest.approx(2 * (run.ended - since) / 3600, abs=0.001)
+    assert replace(used, gpu_hours=0.0) == Usage("anna", 50, 12.5, 0.0)
 
 
 def test_an_attempt_that_saved_nothing_is_of_the_same_run(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import asdict, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import trainer.contract.limit_events
+import trainer.contract.queue_events
 import trainer.contract.session_events  # noqa: F401 - Its events are kinds, too.
 from trainer.contract.events import KINDS, Event
 from trainer.contract.mark import MARK, VERSION, marked

@@ -14,6 +14,7 @@ from typing import Literal
 JOB = ("job", "host")
 RANK = (*JOB, "rank", "gpu")
 GPU = (*JOB, "gpu")
+OWNER = (*JOB, "owner")
 
 STATES = {
     "useful": "forward and backward passes, updates and validation",
@@ -98,6 +99,34 @@ LAUNCHER = (
     Metric("kit_gpu_power_watts", "gauge", "W", GPU, "Power that the GPU draws"),
 )
 """From the launcher, also for scripts of the user's own."""
+
+QUEUE = (
+    Metric(
+        "kit_job_info",
+        "gauge",
+        "1",
+        (*OWNER, "priority"),
+        "Owner and priority of the job; always 1",
+        "`allocated`: `owner`, `priority`",
+    ),
+    Metric(
+        "kit_job_waited_seconds",
+        "gauge",
+        "s",
+        OWNER,
+        "Time for which the job had waited in the queue when it got this host",
+        "`allocated`: `waited`",
+    ),
+    Metric(
+        "kit_job_gpu_seconds_total",
+        "counter",
+        "s",
+        OWNER,
+        "Time since the job got this host, times the number of its GPUs there",
+        "`allocated`: `gpus`, `since`",
+    ),
+)
+"""From the launcher, of jobs of the queue."""
 
 TRAINER = (
     Metric(
@@ -260,4 +289,4 @@ TRAINER = (
 )
 """From each rank of the built-in training."""
 
-METRICS = {metric.name: metric for metric in (*LAUNCHER, *TRAINER)}
+METRICS = {metric.name: metric for metric in (*LAUNCHER, *QUEUE, *TRAINER)}

@@ -23,6 +23,9 @@ only the standard library and Python 3.10, and define no name twice.
                              one process uses as many GPUs
     KIT_SPARES               number of spares, where KIT_NNODES is set; default: 0
     KIT_SPARE                set on a spare: a host that takes part only while others are missing
+    KIT_OWNER, KIT_PRIORITY  of a job of the queue: whose it is, and its priority from 0 to 100
+    KIT_SINCE, KIT_WAITED    set by the queue: when it has given this host to the job, in seconds
+                             since 1970, and the seconds for which the job had waited until then
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
     KIT_DATA                 folder of data sets; default: /data

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.allocation import read_allocation
 from trainer.launcher.network import family_of
 from trainer.launcher.output import say
 from trainer.launcher.settings import endpoint_text
@@ -37,6 +38,17 @@ WORKERS = {
         "Time for which this rank of a script has done nothing; 0: less than `quiet`",
     ),
 }
+INFO = ("kit_job_info", "gauge", "Owner and priority of the job; always 1")
+WAITED = (
+    "kit_job_waited_seconds",
+    "gauge",
+    "Time for which the job had waited in the queue when it got this host",
+)
+GPU_SECONDS = (
+    "kit_job_gpu_seconds_total",
+    "counter",
+    "Time since the job got this host, times the number of its GPUs there",
+)
 MIB = 2.0**20
 # Columns of `nvidia-smi --query-gpu`, and their units in base units.
 GPUS = {
@@ -103,6 +115,7 @@ class Metrics:
         self._labels["host"] = self._labels["host"] or socket.gethostname()
         self._began = float(environ.get("KIT_BEGAN") or time.time())
         self._uuids = [uuid for uuid in environ.get("KIT_GPUS", "").split(",") if uuid]
+        self._allocation = read_allocation(environ)
         self._rows: list[list[str]] = []
         self._due, self._lock = 0.0, threading.Lock()
         self.silent: dict[int, float] = {}  # Seconds, by local rank.
@@ -113,7 +126,7 @@ class Metrics:
             START: [("", self._labels, self._began)],
             STOP: [("", self._labels, self._stop)],
         }
-        for family, sample in [*self._workers(), *self._gpus()]:
+        for family, sample in [*self._owned(), *self._workers(), *self._gpus()]:
             families.setdefault(family, []).append(sample)
         self._read = time.monotonic()
         if self._stop:
@@ -131,6 +144,14 @@ class Metrics:
     def ask_to_end(self) -> None:
         """Record that a signal asked this process to end."""
         self._stop = self._stop or time.time()
+
+    def _owned(self) -> Iterator[tuple[Family, Sample]]:
+        if (own := self._allocation) is None:
+            return
+        labels = {**self._labels, "owner": own.owner}
+        yield INFO, ("", {**labels, "priority": str(own.priority)}, 1)
+        yield WAITED, ("", labels, own.waited)
+        yield GPU_SECONDS, ("", labels, own.gpus * max(0.0, time.time() - own.since))
 
     def _workers(self) -> Iterator[tuple[Family, Sample]]:
         for file in sorted(self._folder.glob("worker-*.json")):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from trainer.contract.allocation import read_allocation
 from trainer.launcher.checks import check
 from trainer.launcher.container import available_cores, gpu_uuids, list_gpus
 from trainer.launcher.data_sets import fetch_data
@@ -20,7 +21,7 @@ from trainer.launcher.disk import wait_for_room
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.interfaces import interface_addresses
 from trainer.launcher.last_failure import ask_what_has_failed
-from trainer.launcher.limits import Asking
+from trainer.launcher.limits import Asking, spoken
 from trainer.launcher.network import pick_interface, wait_for_rendezvous
 from trainer.launcher.output import emit, say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
@@ -119,6 +120,10 @@ def check_and_begin() -> int:
     say(f"job {job.name} from {settings.job}, {what}")
     gpus = list_gpus()
     emit("started", gpus=gpu_uuids(gpus))
+    if given := read_allocation(os.environ):
+        emit("allocated", **given._asdict())
+        waited = f"waited for {spoken(given.waited)} in the queue"
+        say(f"is {given.owner}'s, has priority {given.priority}, and has {waited}")
     for line in gpus:
         say(f"sees {line.strip()}")
     if job.command:

@@ -16,6 +16,7 @@ import torch
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
+from trainer.contract.allocation import read_allocation
 from trainer.contract.job import TrainJob
 from trainer.data.samples import DataSet
 from trainer.output import emit, say_error
@@ -81,6 +82,7 @@ class Recorder:
             **device_facts(self._world),
             "step": progress.step,
             "epoch": progress.epoch,
+            **queue_facts(),
             "setup": time.monotonic() - self._started,
         }
         if self._world.rank == 0:
@@ -229,6 +231,13 @@ def device_facts(world: World) -> dict[str, Any]:
     seen = [uuid for uuid in os.environ.get("KIT_GPUS", "").split(",") if uuid]
     gpu = seen[world.local_rank] if world.local_rank < len(seen) else ""
     return {"device": torch.cuda.get_device_name(world.device), "gpu": gpu}
+
+
+def queue_facts() -> dict[str, Any]:
+    """Describe what the queue has given to this host, if the job is the queue's."""
+    own = read_allocation(os.environ)
+    # Numbers of the record have six digits: too few for a time, unless it is an integer.
+    return {"queue": {**own._asdict(), "since": round(own.since)}} if own else {}
 
 
 def data_facts(data: DataSet) -> dict[str, Any]:

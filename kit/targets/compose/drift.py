@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from kit.queue.words import GIVEN, NPROC, OWNER, WAITED
 from kit.targets.compose.containers import Container
 from kit.targets.fields import (
     Fields,
@@ -51,6 +52,11 @@ LEFT = frozenset(
 STRICT = frozenset({"gpus", "cap_add", "deploy.resources.limits.memory", "privileged", "pid"})
 """Fields that are also compared where the file is silent."""
 
+OF_QUEUE = frozenset(
+    {"gpus", "restart", *(f"environment.{name}" for name in (NPROC, GIVEN, WAITED))}
+)
+"""What the queue changes in the containers of its jobs."""
+
 
 def drift(text: str, containers: Sequence[Container]) -> str:
     """Return what somebody has changed in the containers of a file, or "" if nothing."""
@@ -64,9 +70,16 @@ def drift(text: str, containers: Sequence[Container]) -> str:
         whole = closed and fits(told_by, SERVICE)
         image = {"image": service.get("image") if closed else ""}
         wanted = kept(_wanted(service, document) if whole else image)
-        differ = compared(wanted, of_container(one.spec), strict=STRICT if whole else ())
+        left = _without_queue if OWNER in one.labels else Fields
+        actual = of_container(one.spec)
+        differ = compared(left(wanted), left(actual), strict=STRICT if whole else ())
         differences += [f"{one.service}: {each}" for each in differ]
     return by_hand(differences)
+
+
+def _without_queue(fields: Fields) -> Fields:
+    """Leave out what the queue changes: the GPUs, and how often Docker starts it again."""
+    return {name: value for name, value in fields.items() if name not in OF_QUEUE}
 
 
 def _wanted(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:

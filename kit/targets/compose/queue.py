@@ -26,6 +26,7 @@ from kit.queue.document import Rules, rules_of
 from kit.queue.moves import Begin, Release
 from kit.queue.record import Record, Spent, record_of
 from kit.queue.service import Service
+from kit.queue.words import variables_of
 from kit.targets.compose.containers import LEAVING, ON, SINCE, Container
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.observe import containers
@@ -175,8 +176,8 @@ class ComposeQueue:
             time.sleep(POLL)
         return not left
 
-    def begin(self, move: Begin, now: float) -> None:
-        """Let a job have GPUs of a host."""
+    def begin(self, move: Begin, now: float, waited: float) -> None:
+        """Let a job have GPUs of a host; see `Queue.begin`."""
         docker = self._dockers[move.host]
         waiting = [one for one in containers(docker) if one.job == move.job and one.waits]
         template = next((one for one in waiting if one.service == Role.TRAIN), None)
@@ -185,7 +186,7 @@ class ComposeQueue:
         for suffix in (ON, LEAVING):
             for one in self._of(docker, move.job, suffix):
                 docker.request("DELETE", f"/containers/{one.id}", None, None, v="1", force="1")
-        name, spec = f"{template.name}{ON}", _bound(template.spec, move.gpus, now)
+        name, spec = f"{template.name}{ON}", _bound(template.spec, move.gpus, now, waited)
         try:
             made = docker.post("/containers/create", spec, name=name)
             _copy_secrets(docker, template.id, made["Id"])
@@ -245,14 +246,14 @@ def _record(folder: HostFolder, name: str, note: Mapping[str, Any]) -> Record:
         raise KitError(what, "remove that file, and hand the job in again") from None
 
 
-def _bound(spec: Spec, gpus: tuple[str, ...], now: float) -> dict[str, Any]:
+def _bound(spec: Spec, gpus: tuple[str, ...], now: float, waited: float) -> dict[str, Any]:
     """Return what creates a container like another one, with these GPUs.
 
     Compose leaves it alone, as a container that `docker compose run` has made.
     """
     config, host = spec["Config"], spec["HostConfig"]
     variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
-    variables |= {"KIT_NPROC": str(len(gpus))}
+    variables |= variables_of(len(gpus), now, waited)
     request = next(iter(host["DeviceRequests"]), {"Driver": "nvidia", "Capabilities": [["gpu"]]})
     return {
         **{name: value for name, value in config.items() if name != "Hostname"},

@@ -9,7 +9,7 @@ from kit.hosts import ssh
 from kit.hosts.docker import Docker, engine_url
 from kit.model import Host
 from kit.queue.controller import Controller
-from kit.queue.service import say
+from kit.queue.program import say
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.queue import ComposeQueue
 

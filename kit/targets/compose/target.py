@@ -233,14 +233,14 @@ class ComposeTarget:
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from the containers on all hosts; see `Target.status`."""
-        observed = self._hosts.containers()
-        now = {job: self._status(job, observed) for job in observed.jobs}
+        observed, moment = self._hosts.containers(), time.time()
+        present = {job: self._status(job, observed) for job in observed.jobs}
         # Jobs that this process stopped have ended, even if their containers still exist.
         rendered = self._hosts.rendered
-        silent = silent_statuses(rendered.devices, rendered.spares, observed.lost, time.time())
-        known = silent | self._ended(observed) | now | self._stopped
+        silent = silent_statuses(rendered.devices, rendered.spares, observed.lost, moment)
+        known = silent | self._ended(observed) | present | self._stopped
         records = self.queue().records() if rendered.queued else {}
-        return tuple(in_queue(known[job], records.get(job)) for job in sorted(known))
+        return tuple(in_queue(known[job], records.get(job), moment) for job in sorted(known))
 
     def _status(self, job: str, observed: ObservedContainers) -> JobStatus:
         rendered = self._hosts.rendered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kit.queue.words import OWNER
+from kit.queue.words import GIVEN, NPROC, OWNER, WAITED
 from kit.targets.fields import Fields, by_hand, compared
 from kit.targets.swarm.file_fields import of_file
 from kit.targets.swarm.pool import SINCE
@@ -17,7 +17,7 @@ OF_QUEUE = frozenset(
         "deploy.resources.kit_gpu",
         f"deploy.labels.{SINCE}",
         f"environment.{VISIBLE}",
-        "environment.KIT_NPROC",
+        *(f"environment.{name}" for name in (NPROC, GIVEN, WAITED)),
     }
 )
 """What the queue changes in the services of its jobs."""

@@ -23,6 +23,7 @@ from kit.queue.document import Rules, rules_of
 from kit.queue.moves import Begin, Release
 from kit.queue.record import Record, Spent, record_of
 from kit.queue.service import Service
+from kit.queue.words import variables_of
 from kit.targets.swarm.containers import end_on
 from kit.targets.swarm.observe import GPU_KIND, observe_cluster
 from kit.targets.swarm.pool import AVOIDED, ON, RECLAIMED, SINCE, pool_of
@@ -170,11 +171,11 @@ class SwarmQueue:
         service = f"{stack_of_job(move.job)}_{ON}{move.host}"
         return end_on(self._hosts[move.host], [service], seconds)
 
-    def begin(self, move: Begin, now: float) -> None:
-        """Let a job have GPUs of a host."""
+    def begin(self, move: Begin, now: float, waited: float) -> None:
+        """Let a job have GPUs of a host; see `Queue.begin`."""
 
         def on(spec: Spec) -> Spec | None:
-            return None if _replicas(spec) else _bound(spec, move.gpus, now)
+            return None if _replicas(spec) else _bound(spec, move.gpus, now, waited)
 
         self._change(f"{stack_of_job(move.job)}_{ON}{move.host}", on)
 
@@ -226,12 +227,12 @@ def _off(spec: Spec) -> Spec | None:
     return _scaled(spec, 0) if _replicas(spec) else None
 
 
-def _bound(spec: Spec, gpus: tuple[str, ...], now: float) -> Spec:
+def _bound(spec: Spec, gpus: tuple[str, ...], now: float, waited: float) -> Spec:
     """Return the specification of a service that is on and has these GPUs of its host."""
     template = spec["TaskTemplate"]
     container, number = template["ContainerSpec"], len(gpus)
     variables = dict(each.partition("=")[::2] for each in container.get("Env") or ())
-    variables |= {VISIBLE: ",".join(gpus), "KIT_NPROC": str(number)}
+    variables |= {VISIBLE: ",".join(gpus), **variables_of(number, now, waited)}
     reserved = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": number}}]
     resources = template.get("Resources") or {}
     reservations = (resources.get("Reservations") or {}) | {"GenericResources": reserved}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.queue.controller import Controller
-from kit.queue.service import say
+from kit.queue.program import say
 from kit.targets.swarm.queue import SwarmQueue
 
 

@@ -87,8 +87,7 @@ class SwarmTarget:
         return observe_cluster(self._docker())
 
     def _executor(self, secrets: Mapping[str, str] | None = None) -> Executor:
-        hosts = self._rendered.hosts
-        return Executor(self._cluster, *self._manager(), self._tree, secrets, hosts)
+        return Executor(self._cluster, *self._manager(), self._tree, secrets, self._rendered.hosts)
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps from the current state; see `Target.preview`."""
@@ -200,7 +199,7 @@ class SwarmTarget:
         statuses = {status.job: status for status in registers.recorded_statuses(self._docker())}
         records = self.queue().records()
         statuses |= {
-            name: in_queue(self._status(cluster, name), records.get(name))
+            name: in_queue(self._status(cluster, name), records.get(name), time.time())
             for name in names_of(cluster)
         }
         return tuple(statuses[name] for name in sorted(statuses))
@@ -238,6 +237,7 @@ class SwarmTarget:
             paces=reader.paces,
             warning=reader.untaught,
             session=reader.session,
+            queue=reader.queue,
         )
         return self._with_seen(status, services) if name in self._rendered.checks else status
 

@@ -189,6 +189,8 @@ def _closed(host: PoolHost, seen: Seen) -> str:
         return f"{who} uses it; `kit lend {host.name}` gives it to the pool again"
     if until := seen.avoided.get(host.name):
         return f"somebody there has ended a job; it is tried again at {_clock(until)}"
+    if why := seen.silent.get(host.name):
+        return f"the controller cannot reach it: {why.removeprefix(f'{host.name}: ')}"
     if not host.there:
         return "does not answer"
     if host.open or host.until is None:

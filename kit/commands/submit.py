@@ -98,9 +98,9 @@ def cancel(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
 
 def _cancelled(record: Record) -> Record:
     """Return the record of a job that is taken out; it says where the checkpoints are."""
-    if record.ended is not None:
-        return replace(record, gone=True)
-    return replace(record, ended=time.time(), state=CANCELLED, waits=None, reason="")
+    if record.ended is None:
+        record = replace(record, ended=time.time(), state=CANCELLED, waits=None, reason="")
+    return replace(record, gone=True)
 
 
 def queue_of(target: Target) -> Queue:

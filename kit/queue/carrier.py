@@ -26,7 +26,8 @@ class Seen:
     that has ended, `ending` are jobs of which some hosts have completed. `coordinators` are the
     jobs whose coordinator is on. `reclaimed` is who has each host that its owner wants.
     `interrupted` are jobs on hosts where somebody has just ended them by hand, `avoided` the hosts
-    where somebody did so before, each until a time.
+    where somebody did so before, each until a time. `silent` is why the controller cannot reach a
+    host.
     """
 
     pool: Pool
@@ -37,6 +38,7 @@ class Seen:
     reclaimed: Mapping[str, str]
     interrupted: tuple[Release, ...] = ()
     avoided: Mapping[str, float] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
 
 
 class Queue(Protocol):

@@ -39,6 +39,7 @@ class Controller:
         self._leads_since: float | None = None
         self._spent: Spent | None = None
         self._noted = 0.0
+        self._silent = frozenset[str]()
 
     def run(self) -> None:
         """Run for ever. What fails is told, and tried again."""
@@ -58,12 +59,12 @@ class Controller:
         """Take one turn, if this controller's manager leads."""
         if not self._carrier.leads():
             if self._leads_since is not None:
-                self._say("another manager leads: its controller decides")
+                self._say("another controller decides")
             self._leads_since = self._spent = None
             return
         if self._leads_since is None:
             self._leads_since = time.monotonic()
-            self._say("this manager leads: this controller decides")
+            self._say("this controller decides")
         if (rules := self._carrier.rules()) is None:
             return
         now, records = self._clock(), self._carrier.records()
@@ -73,6 +74,9 @@ class Controller:
         seen = self._carrier.look(rules, present, spent.until(now, half_life), now)
         if time.monotonic() - self._leads_since < HANDOVER:
             return
+        for host in seen.silent.keys() - self._silent:
+            self._say(seen.silent[host])
+        self._silent = frozenset(seen.silent)
         for job, state in seen.ended.items():
             self._end(records[job], str(state), now)
         self._count(rules, seen.pool, spent, now)

@@ -57,7 +57,7 @@ class HostView:
 
     `there`: it answers; `known`: it has told what runs on it. `taken` are the GPUs that others than
     the jobs of the queue hold. `reclaimed` is who wants it, or "". `avoided` is when somebody ended
-    a job there by hand, or 0.
+    a job there by hand, or 0. `silent` is why the controller cannot reach it, or "".
     """
 
     there: bool = False
@@ -65,6 +65,7 @@ class HostView:
     taken: frozenset[str] = frozenset()
     reclaimed: str = ""
     avoided: float = 0.0
+    silent: str = ""
 
     def avoided_until(self, now: float) -> float | None:
         """Return until when jobs stay away, or None."""
@@ -105,6 +106,7 @@ def see(
             for host, place in each.places.items()
             if place.on and place.by_hand and host in there
         ),
+        silent={name: view.silent for name, view in hosts.items() if view.silent},
         avoided={name: until for name, view in hosts.items() if (until := view.avoided_until(now))},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kit.addresses import ssh_words
 from kit.model import Host
 
 OLDEST = (3, 11)
@@ -33,6 +34,11 @@ ROOT = 'root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }'
 ALONE = "ProtectSystem=strict\\nProtectHome=yes"
 AS_LOGIN = "User=$(id -un)"
 """The lines of the unit of a controller that speaks with Docker alone, and of one that logs in."""
+CHECK = """\
+{0} -o BatchMode=yes -o ConnectTimeout=10 docker version </dev/null >/dev/null || {{
+    echo 'the controller cannot reach a host; on this one, try: {0} docker version' >&2; exit 1; }}
+"""
+"""Whether its host reaches the engine of another one."""
 UP = f"""set -eu
 {ROOT}
 python3 -c 'import sys; sys.exit(sys.version_info < {OLDEST})' 2>/dev/null || {{
@@ -70,17 +76,17 @@ root systemctl daemon-reload
 class Service:
     """Where the controller of a target's queue runs: its `hosts`, and how it is called there.
 
-    `call` is an expression of Python of the imported `module`. `alone`: it speaks with Docker of
-    its own host only; otherwise it needs the keys and files of the login.
+    `call` is an expression of Python of the imported `module`. With `logins` it logs in there, with
+    the keys of its host's own login; otherwise it speaks with Docker of its host alone.
     """
 
     hosts: tuple[Host, ...]
     module: str
     call: str
-    alone: bool
+    logins: tuple[str, ...] = ()
 
     @property
     def up(self) -> str:
         """The script that installs and starts it."""
-        more = ALONE if self.alone else AS_LOGIN
-        return f'more="{more}"\n{UP}'
+        checks = "".join(CHECK.format(ssh_words(each)) for each in self.logins)
+        return f'{checks}more="{AS_LOGIN if self.logins else ALONE}"\n{UP}'

@@ -100,7 +100,7 @@ def world(operator: Operator, job: str) -> int:
 def leaders(lab: Lab) -> dict[str, int]:
     """How often the controller of each node has begun to decide."""
     logs = {node: lab.ssh(node, "cat /run/kit-queue.log").stdout for node in NODES}
-    return {node: log.count("this manager leads") for node, log in logs.items()}
+    return {node: log.count("this controller decides") for node, log in logs.items()}
 
 
 def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:

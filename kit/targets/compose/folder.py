@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -64,6 +65,13 @@ elif [ -d lock ]; then
 else
     mkdir lock
 fi
+"""
+PUT_NOTE = """
+mkdir -p queue
+new=$(mktemp queue/.new.XXXXXX)
+cat >"$new"
+exec 9>queue/.lock
+flock 9
 """
 UNLOCK = 'if [ "$(cat lock/holder)" = "$(cat)" ]; then rm -r lock; fi'
 
@@ -162,9 +170,15 @@ class HostFolder:
         names = (Path(line).stem for line in lines[::2])
         return {name: json.loads(text) for name, text in zip(names, lines[1::2], strict=False)}
 
-    def put_note(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a note of the queue, in place of an earlier one."""
-        script = f"mkdir -p queue\ncat >queue/.new\nmv queue/.new queue/{name}.json"
+    def put_note(
+        self, name: str, document: Mapping[str, Any], known: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a note of the queue, in place of the `known` one: another one stays."""
+        check = ""
+        if known is not None:
+            before = shlex.quote(json.dumps(known))
+            check = f'[ "$(cat queue/{name}.json)" = {before} ] || {{ rm "$new"; exit 0; }}\n'
+        script = f'{PUT_NOTE}{check}mv "$new" queue/{name}.json'
         self._change(script, json.dumps(document).encode() + b"\n")
 
     @property

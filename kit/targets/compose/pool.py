@@ -14,8 +14,9 @@ from kit.runtime.status import State
 from kit.targets.compose.containers import LEAVING, ON, Container
 from kit.workload.types import Role
 
-RECLAIMED, AVOIDED = "reclaimed", "avoided"
-"""The marks of a host: who wants it, and when somebody there has ended a job by hand."""
+RECLAIMED, AVOIDED, SILENT = "reclaimed", "avoided", "silent"
+"""The marks of a host: who wants it, when somebody there has ended a job by hand, and why the
+controller cannot reach it."""
 
 
 def pool_of(
@@ -36,7 +37,8 @@ def pool_of(
     jobs = {each.record.job for each in views}
     hosts = {
         name: HostView(
-            there=name in observed,
+            there=name in observed and not mark.get(SILENT),
+            silent=mark.get(SILENT, ""),
             taken=_taken(observed.get(name, ()), jobs),
             reclaimed=mark.get(RECLAIMED, ""),
             avoided=mark.get(AVOIDED, 0.0),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +30,7 @@ from kit.queue.words import variables_of
 from kit.targets.compose.containers import LEAVING, ON, SINCE, Container
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.observe import containers
-from kit.targets.compose.pool import AVOIDED, RECLAIMED, pool_of
+from kit.targets.compose.pool import AVOIDED, RECLAIMED, SILENT, pool_of
 from kit.workload.types import Role
 
 POOL, SPENT, JOB, HOST = "pool", "spent", "job-", "host-"
@@ -50,17 +50,29 @@ Spec = Mapping[str, Any]
 
 
 class ComposeQueue:
-    """The queue of a cluster; `folder` is that of the named host, `dockers` are all engines."""
+    """The queue of a cluster; `folder` is that of the named host, `dockers` are all engines.
+
+    `controls`: it is the controller's, which notes the hosts that it cannot reach. `alone` returns
+    whether no other controller decides.
+    """
 
     def __init__(
-        self, folder: HostFolder, dockers: Mapping[str, Docker], hosts: Iterable[Host] = ()
+        self,
+        folder: HostFolder,
+        dockers: Mapping[str, Docker],
+        hosts: Iterable[Host] = (),
+        *,
+        controls: bool = False,
+        alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._folder = folder
         self._dockers = dockers
         self._hosts = tuple(hosts)
-        self._asleep: dict[str, float] = {}
+        self._controls, self._alone = controls, alone
+        self._asleep: dict[str, tuple[float, str]] = {}
         self._seen: dict[str, tuple[Container, ...]] = {}
         self._asked = set[str]()
+        self._known: Mapping[str, dict[str, Any]] = {}
 
     def service(self) -> Service:
         """Return the named host, and how the controller is called there.
@@ -68,27 +80,44 @@ class ComposeQueue:
         It reaches the others at their addresses, with the users of their logins.
         """
         here, others = self._folder.host, [h for h in self._hosts if h != self._folder.host]
-        logins = json.dumps({each.name: _between(each) for each in others})
-        call = f"main({self._folder.cluster!r}, {here.name!r}, {logins!r})"
-        return Service((here,), "kit.targets.compose.queue_program", call, alone=False)
+        logins = {each.name: _between(each) for each in others}
+        call = f"main({self._folder.cluster!r}, {here.name!r}, {json.dumps(logins)!r})"
+        return Service((here,), "kit.targets.compose.queue_program", call, tuple(logins.values()))
 
     def leads(self) -> bool:
-        """Return True: the named host alone has a controller."""
-        return True
+        """Return whether no other controller of the named host decides."""
+        return self._alone()
 
     def look(
         self, rules: Rules, records: Sequence[Record], used: Mapping[str, float], now: float
     ) -> Seen:
         """Return the pool at a time, and what has become of its jobs."""
         notes = self._folder.notes()
-        marks = {name: notes.get(f"{HOST}{name}", {}) for name in self._dockers}
         self._seen = self._observed()
+        silent = self._silent(notes.get(SILENT, {}))
+        marks = {
+            name: {**notes.get(f"{HOST}{name}", {}), SILENT: silent.get(name, "")}
+            for name in self._dockers
+        }
         return pool_of(self._seen, rules, records, marks, used, now)
+
+    def _silent(self, noted: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the hosts that the controller cannot reach, and why."""
+        own = {name: why for name, (_, why) in self._asleep.items()}
+        if not self._controls:
+            return noted
+        if own != noted:
+            self._folder.put_note(SILENT, own)
+        return own
 
     def _observed(self) -> dict[str, tuple[Container, ...]]:
         """Return the containers of each host that answers."""
         time_now = time.monotonic()
-        asked = [n for n in self._dockers if self._asleep.get(n, -ASLEEP) + ASLEEP <= time_now]
+        asked = [
+            name
+            for name in self._dockers
+            if name not in self._asleep or self._asleep[name][0] + ASLEEP <= time_now
+        ]
         answers = dict(
             zip(
                 asked,
@@ -98,7 +127,7 @@ class ComposeQueue:
         )
         for name, answer in answers.items():
             if isinstance(answer, KitError):
-                self._asleep[name] = time_now
+                self._asleep[name] = time_now, answer.message
             else:
                 self._asleep.pop(name, None)
         return {name: one for name, one in answers.items() if not isinstance(one, KitError)}
@@ -128,8 +157,9 @@ class ComposeQueue:
 
     def records(self) -> dict[str, Record]:
         """Return the records of all jobs of the queue, by name."""
-        notes = self._folder.notes().items()
-        records = [_record(self._folder, name, n) for name, n in notes if name.startswith(JOB)]
+        found = {name: n for name, n in self._folder.notes().items() if name.startswith(JOB)}
+        records = [_record(self._folder, name, note) for name, note in found.items()]
+        self._known = found if self._controls else {}
         return {record.job: record for record in records}
 
     def add(self, record: Record) -> None:
@@ -137,8 +167,9 @@ class ComposeQueue:
         self._folder.put_note(f"{JOB}{record.job}", record.document())
 
     def update(self, record: Record) -> None:
-        """Note what has become of a job."""
-        self.add(record)
+        """Note what has become of a job. What a person has changed meanwhile stays."""
+        name = f"{JOB}{record.job}"
+        self._folder.put_note(name, record.document(), self._known.get(name))
 
     # ---- Hosts
 

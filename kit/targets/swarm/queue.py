@@ -50,7 +50,7 @@ class SwarmQueue:
     def service(self) -> Service:
         """Return the managers, and how the controller is called there."""
         program = "kit.targets.swarm.queue_program"
-        return Service(managers_of(self._hosts.values()), program, "main()", alone=True)
+        return Service(managers_of(self._hosts.values()), program, "main()")
 
     def leads(self) -> bool:
         """Return whether the manager leads the others.

@@ -38,7 +38,9 @@ MUTANTS = (
         "a GPU has one owner", "moves", " and not any((host, gpu) in taken for gpu in gpus)", ""
     ),
     Mutant("a group begins whole", "moves", "< job.wish.least:", "< 1:"),
-    Mutant("a group gets its least", "decide", "if len(units) < wish.least:", "if not units:"),
+    Mutant(
+        "a group gets its least", "decide", "if len(chosen) < job.wish.least:", "if not chosen:"
+    ),
     Mutant("a job gets its most at most", "decide", "if number >= job.wish.most:", "if False:"),
     Mutant(
         "a later job may begin early",

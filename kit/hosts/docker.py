@@ -57,6 +57,10 @@ class Docker:
         """Return the engine of a host of the inventory."""
         return cls(host.name, engine_url(host.ssh), prelude)
 
+    def again(self) -> Docker:
+        """Return the same engine with a connection of its own."""
+        return Docker(self.name, self.url)
+
     @property
     def options(self) -> tuple[str, ...]:
         """The options with which the docker command reaches the engine."""

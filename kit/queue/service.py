@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kit.addresses import ssh_words
 from kit.model import Host
 
 OLDEST = (3, 11)
@@ -76,8 +75,9 @@ root systemctl daemon-reload
 class Service:
     """Where the controller of a target's queue runs: its `hosts`, and how it is called there.
 
-    `call` is an expression of Python of the imported `module`. With `logins` it logs in there, with
-    the keys of its host's own login; otherwise it speaks with Docker of its host alone.
+    `call` is an expression of Python of the imported `module`. `logins` are commands of ssh: it
+    logs in there, with the keys of its host's own login. Without any, it speaks with Docker of its
+    host alone.
     """
 
     hosts: tuple[Host, ...]
@@ -88,5 +88,5 @@ class Service:
     @property
     def up(self) -> str:
         """The script that installs and starts it."""
-        checks = "".join(CHECK.format(ssh_words(each)) for each in self.logins)
+        checks = "".join(map(CHECK.format, self.logins))
         return f'{checks}more="{AS_LOGIN if self.logins else ALONE}"\n{UP}'

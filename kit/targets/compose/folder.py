@@ -79,10 +79,10 @@ UNLOCK = 'if [ "$(cat lock/holder)" = "$(cat)" ]; then rm -r lock; fi'
 class HostFolder:
     """The folder of one cluster on one host."""
 
-    def __init__(self, host: Host, cluster: str, run: Run = ssh.run) -> None:
+    def __init__(self, host: Host, cluster: str, run: Run | None = None) -> None:
         self.host = host
         self.cluster = cluster
-        self._run = run
+        self._runs = run
         self.path = f"~/.local/share/kit/{cluster}"
         self._place = f'folder="$HOME/.local/share/kit/{cluster}"\n'
 
@@ -100,7 +100,7 @@ class HostFolder:
         Raises:
             KitError: The host cannot be reached.
         """
-        return self._run(self.host, self._looking(f"cat key/{KEY} 2>/dev/null || true")).strip()
+        return self._run(self._looking(f"cat key/{KEY} 2>/dev/null || true")).strip()
 
     def put_key(self, key: str) -> None:
         """Write the cluster's key.
@@ -144,7 +144,7 @@ class HostFolder:
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded starts, the newest first."""
         script = self._looking("cat history.jsonl 2>/dev/null || true")
-        lines = self._run(self.host, script).splitlines()
+        lines = self._run(script).splitlines()
         return tuple(_each(reversed(lines), read_deployment))
 
     def record_status(self, status: JobStatus) -> None:
@@ -158,7 +158,7 @@ class HostFolder:
 
     def recorded_statuses(self, prelude_output: str | None = None) -> tuple[JobStatus, ...]:
         """Return the final status of stopped jobs, of the output of `prelude` if it is known."""
-        printed = self._run(self.host, self.prelude) if prelude_output is None else prelude_output
+        printed = self._run(self.prelude) if prelude_output is None else prelude_output
         return tuple(_each(printed.splitlines(), status_from_json))
 
     def notes(self) -> dict[str, dict[str, Any]]:
@@ -166,7 +166,7 @@ class HostFolder:
         script = self._looking(
             'for file in queue/*.json; do [ ! -e "$file" ] || { echo "$file"; cat "$file"; }; done'
         )
-        lines = self._run(self.host, script).splitlines()
+        lines = self._run(script).splitlines()
         names = (Path(line).stem for line in lines[::2])
         return {name: json.loads(text) for name, text in zip(names, lines[1::2], strict=False)}
 
@@ -188,7 +188,10 @@ class HostFolder:
 
     def _change(self, script: str, content: bytes = b"") -> str:
         begin = f'set -eu\n{self._place}mkdir -p "$folder"\ncd "$folder"\n'
-        return self._run(self.host, begin + script, content)
+        return self._run(begin + script, content)
+
+    def _run(self, script: str, content: bytes = b"") -> str:
+        return (self._runs or ssh.run)(self.host, script, content)
 
     def _looking(self, script: str) -> str:
         return f'{self._place}cd "$folder" 2>/dev/null || exit 0\n{script}'

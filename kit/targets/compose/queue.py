@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from kit.addresses import split_login
+from kit.addresses import split_login, ssh_words
 from kit.errors import InputError, KitError
 from kit.hosts.connection import EngineError
 from kit.hosts.docker import Docker, concurrently
@@ -39,6 +39,7 @@ ASLEEP = 20.0
 """Seconds until a host that did not answer is asked again."""
 POLL = 0.2
 """Seconds between two looks at containers that end."""
+NO_RESTART = {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}}
 SECRETS = "/run/secrets"
 """Where Compose copies the secrets that it has from its environment."""
 
@@ -82,7 +83,12 @@ class ComposeQueue:
         here, others = self._folder.host, [h for h in self._hosts if h != self._folder.host]
         logins = {each.name: _between(each) for each in others}
         call = f"main({self._folder.cluster!r}, {here.name!r}, {json.dumps(logins)!r})"
-        return Service((here,), "kit.targets.compose.queue_program", call, tuple(logins.values()))
+        return Service(
+            (here,),
+            "kit.targets.compose.queue_program",
+            call,
+            tuple(map(ssh_words, logins.values())),
+        )
 
     def leads(self) -> bool:
         """Return whether no other controller of the named host decides."""
@@ -242,7 +248,7 @@ class ComposeQueue:
         for one in made:
             if one.name.endswith(ON):
                 # Nor does Docker start it again when the host has been off.
-                docker.post(f"/containers/{one.id}/update", {"RestartPolicy": {"Name": "no"}})
+                docker.post(f"/containers/{one.id}/update", NO_RESTART)
                 name = f"{one.name.removesuffix(ON)}{LEAVING}"
                 docker.request("POST", f"/containers/{one.id}/rename", name=name)
         return [one for one in made if one.runs]
@@ -256,7 +262,7 @@ class ComposeQueue:
 
 def _stop(docker: Docker, container: str) -> None:
     """Wait until a container has ended, on a connection of its own."""
-    own = Docker(docker.name, docker.url)
+    own = docker.again()
     with suppress(KitError):
         own.request("POST", f"/containers/{container}/stop")
     own.close()

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +34,8 @@ environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.3"}}
 """
 LONG = f"{JOB}queue: {{owner: anna}}\nhosts: {{gpus_per_host: 1}}\n"
 SHORT = f"{JOB}queue: {{owner: ben}}\nhosts: {{max: 1, gpus_per_host: 1}}\n"
+DESK = f"image: {IMAGE}\nsession: {{{{}}}}\nhosts: {{{{gpus: {{{{n3: [{{gpu}}]}}}}}}}}\n"
+KILLS = 20
 START = "sleep 600 </dev/null >/dev/null 2>&1 & echo process {gpu} $! 1024 python >/lab/faults"
 """Starts a process that the stand-in of nvidia-smi then shows on a GPU."""
 MANAGERS = [
@@ -39,7 +44,7 @@ MANAGERS = [
 ]
 VOLUMES = " ".join(
     f"kit-{CLUSTER}_{job}-{kind}"
-    for job in ("long", "short")
+    for job in ("desk", "long", "short")
     for kind in ("checkpoints", "dumps", "data")
 )
 
@@ -54,7 +59,8 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
     )
     for before, after in MANAGERS:
         inventory = inventory.replace(before, after)
-    project.write(inventory, {"long": LONG, "short": SHORT})
+    desk = DESK.format(gpu=lab.uuids("n3")[0])
+    project.write(inventory, {"long": LONG, "short": SHORT, "desk": desk})
     made.kit("render")
     try:
         made.kit("swarm", "up", "--yes")
@@ -111,14 +117,22 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     operator.kit("submit", "short")
     short = queue(operator)["short"]
     assert short["hosts"] or "long has" in short["why"]  # On a busy machine it runs already.
-    for node in NODES:  # Wherever the leader is.
-        lab.ssh(node, "kill -KILL $(cat /run/kit-queue.pid)")
+    killer = threading.Thread(target=kill_controllers, args=(lab, random.Random(1)))
+    killer.start()
     wait_for(lambda: sizes(operator) == {"long": 2, "short": 1}, "room for the second job")
     wait_for(lambda: world(operator, "long") == 2, "the first one to go on with two")
     # Its files are deployed again: nothing has changed but what the queue changes.
     again = operator.kit("submit", "long")
     assert "long: runs already, from the same file" in again
     assert "long keeps its place in the queue" in again
+    # A session takes its GPU from the queue, and gives it back.
+    operator.kit("deploy", "desk")
+    assert operator.status("desk")["state"] == "running"
+    assert containers(lab, "n3") == ["train-desk"]
+    operator.kit("stop", "desk")
+    wait_for(lambda: sizes(operator) == {"long": 2, "short": 1}, "the GPU of the session")
+    wait_for(lambda: world(operator, "long") == 2, "the first one to have grown")
+    killer.join()
     # An owner takes a host back, and lends it again.
     (taken,) = [host for host in queue(operator)["long"]["hosts"] if host != "n1"][:1]
     told = operator.kit("reclaim", taken)
@@ -162,13 +176,20 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     assert "the queue is empty" in operator.kit("queue")
 
 
+def kill_controllers(lab: Lab, chance: random.Random) -> None:
+    """Kill the controllers of all nodes at random times; the one that decides is among them."""
+    for _ in range(KILLS):
+        time.sleep(chance.uniform(0.5, 5))
+        for node in NODES:
+            lab.ssh(node, "kill -KILL $(cat /run/kit-queue.pid)")
+
+
 def leads(lab: Lab, node: str) -> bool:
     form = "{{.ManagerStatus.Leader}}"
     return lab.docker(node, "node", "inspect", "self", "--format", form) == "true"
 
 
 def containers(lab: Lab, node: str) -> list[str]:
-    """The containers of trainings on a node."""
-    form = "{{.Names}}"
-    names = lab.docker(node, "ps", "--format", form).split()
-    return [name for name in names if "_train-on-" in name]
+    """The stacks of trainings with a container on a node."""
+    names = lab.docker(node, "ps", "--format", "{{.Names}}").split()
+    return [name.partition("_")[0] for name in names if "_train-on-" in name]

@@ -14,6 +14,7 @@ from kit.queue.record import Record
 from kit.queue.see import AVOIDED_FOR
 from kit.runtime.status import State
 from kit.sharing import Queued
+from kit.targets.swarm.labels import CLAIM_LASTS
 from kit.targets.swarm.queue import SwarmQueue
 from tests.queue.swarm import KilledError, Swarm
 
@@ -180,6 +181,19 @@ def test_a_session_gets_the_gpu_that_it_names_and_leaves_it_again() -> None:
     world.turns(1, seconds=100)
     world.turns(3)
     assert world.gpus() == {"GPU-h0-0", "GPU-h1-0", "GPU-h1-1"}
+
+
+def test_a_gpu_that_a_deploy_has_claimed_is_left_for_a_while() -> None:
+    world = World(h0=1, h1=1)
+    world.submit("first")
+    world.turns(2)
+    labels = world.swarm.nodes["h1"]["Spec"]["Labels"]
+    labels["kit.claimed"] = f"{world.clock.now:.0f} GPU-h1-0"
+    world.turns(3)
+    assert world.gpus() == {"GPU-h0-0"}
+    world.clock.now += CLAIM_LASTS
+    world.turns(3)
+    assert world.gpus() == {"GPU-h0-0", "GPU-h1-0"}
 
 
 def test_who_ends_a_job_on_a_host_by_hand_has_it_for_a_while() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kit.errors import KitError
 from kit.runtime.status import ENDED, State
 from kit.runtime.steps import Step
-from kit.targets.swarm.labels import DATA_LABEL, NOWHERE, job_label, places
+from kit.targets.swarm.labels import CLAIMED, DATA_LABEL, NOWHERE, job_label, places
 from kit.targets.swarm.monitoring import MONITORING
 from kit.targets.swarm.names import monitoring_stack, secret_name, variable
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
@@ -19,6 +19,7 @@ from kit.targets.swarm.status import USED_UP, host_statuses, state_of
 from kit.targets.swarm.steps import (
     AwaitEnd,
     AwaitGpus,
+    Claim,
     DeleteCheckpoints,
     DeployStack,
     Label,
@@ -30,6 +31,8 @@ from kit.targets.swarm.steps import (
     stack_cause,
 )
 from kit.targets.swarm.updates import move, new_parts, one_by_one
+from kit.values import grouped
+from kit.workload.names import stack_of_job
 from kit.workload.types import Kind, Workload
 
 
@@ -237,6 +240,8 @@ def _work(
             why = f"{job.file} names it, and this value is new"
             yield MakeSecret("swarm", f"make secret {full}", why, job.name, full)
     if cause:
+        claims = list(_claims(job, others, cluster))
+        yield from claims
         yield from _gpus(job, others)
         file = f"{job.stack}.stack.yaml"
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
@@ -244,6 +249,7 @@ def _work(
         yield from move(job, cluster, deploy, moved)
         yield from one_by_one(job, services, deploy, runs=not again and state not in ENDED)
         yield deploy
+        yield from map(_unclaim, claims)
     if not again and state is not None and state not in ENDED:
         yield from _task_restarts(job, cluster)
 
@@ -255,6 +261,21 @@ def _task_restarts(job: Workload, cluster: Cluster) -> Iterator[Step]:
         names = ", ".join(host.host for host in out)
         what, cause = f"start {job.name} again on {names}", "its restarts there are used up"
         yield RestartTasks("swarm", what, cause, job.stack)
+
+
+def _claims(job: Workload, others: Mapping[Gpu, str], cluster: Cluster) -> Iterator[Claim]:
+    """Yield the steps that claim the GPUs of a workload which jobs of the queue have."""
+    held = sorted(gpu for gpu in gpus_of(job) if cluster.queued(stack_of_job(others.get(gpu, ""))))
+    for host, gpus in grouped(held).items():
+        if node := cluster.node_of(host):
+            what = f"claim {', '.join(gpus)} of {host}"
+            yield Claim(host, what, "a job of the queue has it, and leaves it", node.id, gpus)
+
+
+def _unclaim(claim: Claim) -> Step:
+    """Return the step that removes a claim."""
+    labels = ((CLAIMED, None),)
+    return Label(claim.where, f"label no {CLAIMED}", "done", claim.where, claim.node, labels)
 
 
 def _gpus(job: Workload, others: Mapping[Gpu, str]) -> Iterator[Step]:

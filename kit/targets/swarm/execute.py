@@ -23,11 +23,13 @@ from kit.runtime.loop import execute_steps
 from kit.runtime.moves import Move
 from kit.runtime.steps import Step
 from kit.targets.swarm import registers, release
+from kit.targets.swarm.labels import CLAIMED
 from kit.targets.swarm.names import monitoring_stack
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
     AwaitEnd,
     AwaitGpus,
+    Claim,
     DeleteCheckpoints,
     DeleteHistory,
     DeployStack,
@@ -142,6 +144,10 @@ class Executor:
     @execute.register
     def _(self, step: Label) -> None:
         self._label(step.node or self._nodes[step.host], step.labels)
+
+    @execute.register
+    def _(self, step: Claim) -> None:
+        self._label(step.node, ((CLAIMED, f"{time.time():.0f} {' '.join(step.gpus)}"),))
 
     def _label(self, node: str, labels: Labels) -> None:
         """Set labels through the API: `docker node update` needs one SSH call per host."""

@@ -22,6 +22,12 @@ NOWHERE = "none"
 """The label's value on a host without a part in the workload. A missing label means the same."""
 
 
+CLAIMED = "kit.claimed"
+"""The label of a node with the time of a deploy, and with the GPUs of the queue that it wants."""
+CLAIM_LASTS = 600.0
+"""Seconds for which it counts: the deploy may have been interrupted."""
+
+
 def job_label(name: str) -> str:
     """Return the node label with the host's service of a job or a server."""
     return f"{JOB_LABEL}{name}"

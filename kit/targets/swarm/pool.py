@@ -10,7 +10,7 @@ from kit.queue.document import Rules
 from kit.queue.record import Record
 from kit.queue.see import BY_HAND, HostView, JobView, Place, see
 from kit.queue.words import wish_of
-from kit.targets.swarm.labels import job_label
+from kit.targets.swarm.labels import CLAIM_LASTS, CLAIMED, job_label
 from kit.targets.swarm.state import OVER, VISIBLE, Cluster, Node, Service, Task
 from kit.workload.names import stack_of_job
 from kit.workload.types import Role
@@ -30,7 +30,7 @@ def pool_of(
     """Return the pool at a time. `records` are those of jobs that have not ended."""
     jobs = list(_jobs(cluster, records))
     stacks = {stack_of_job(each.record.job) for each in jobs}
-    taken = _taken(cluster, stacks)
+    taken = _taken(cluster, stacks) | _claimed(cluster, now)
     hosts = {name: _host(cluster, name, gpus, taken) for name, gpus, _ in rules.hosts}
     # A host that belongs to the pool no more may still be marked.
     others = (node for node in cluster.nodes if node.name not in hosts)
@@ -90,6 +90,17 @@ def _taken(cluster: Cluster, stacks: Collection[str]) -> set[Gpu]:
                     devices = node.gpus if task.devices == ("all",) else task.devices
                     taken |= {(node.name, device) for device in devices}
     return taken
+
+
+def _claimed(cluster: Cluster, now: float) -> set[Gpu]:
+    """Return the GPUs that deploys have claimed, and wait for."""
+    claims = ((node.name, (node.label(CLAIMED) or "0").split()) for node in cluster.nodes)
+    return {
+        (host, gpu)
+        for host, (since, *gpus) in claims
+        if now - float(since) < CLAIM_LASTS
+        for gpu in gpus
+    }
 
 
 def _host(cluster: Cluster, name: str, gpus: Collection[str], taken: Collection[Gpu]) -> HostView:

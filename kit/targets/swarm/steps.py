@@ -69,6 +69,14 @@ class Label(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class Claim(Step):
+    """Note on a node, by its ID, which GPUs a workload wants: jobs of the queue leave them."""
+
+    node: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitEnd(Step):
     """Wait until a host runs no container of a service."""
 

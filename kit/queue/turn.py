@@ -27,10 +27,13 @@ class Turn:
 
 def turn(pool: Pool) -> Turn:
     """Decide, and note which jobs begin, wait again, or have begun before others."""
+    # First: a controller that was away has not noted where jobs have trained meanwhile.
+    jobs = tuple(replace(job, home=_home(job, pool.now)) for job in pool.jobs)
+    pool = replace(pool, jobs=jobs)
     decision = decide(pool)
     now = moves(pool, decision)
     begins = {each.job for each in now.begins}
-    jobs = tuple(_noted(job, pool.now, decision, begins) for job in pool.jobs)
+    noted = tuple(_noted(job, pool.now, decision, begins) for job in pool.jobs)
     held = {
         (host, gpu): job.name
         for job in pool.jobs
@@ -39,10 +42,10 @@ def turn(pool: Pool) -> Turn:
     }
     soon = {
         job.name: _soon(decision.gives[job.name], held)
-        for job in jobs
+        for job in noted
         if job.began is None and job.name in decision.gives
     }
-    return Turn(decision, now, jobs, {**decision.reasons, **soon})
+    return Turn(decision, now, noted, {**decision.reasons, **soon})
 
 
 def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
@@ -66,7 +69,6 @@ def _home(job: QueuedJob, now: float) -> frozenset[str]:
 
 
 def _noted(job: QueuedJob, now: float, decision: Decision, begins: Collection[str]) -> QueuedJob:
-    job = replace(job, home=_home(job, now))
     if job.name not in decision.gives:
         if job.began is None:
             return job

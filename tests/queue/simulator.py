@@ -95,6 +95,7 @@ class World:
     def act(self) -> Decision:
         """Decide, and carry out what can be done now."""
         self.decided += 1
+        self._save()
         turned = turn(self.pool)
         decision, now = turned.decision, turned.moves
         self._check(decision)
@@ -122,7 +123,6 @@ class World:
                 self._require_still(begin.job, begin.host, gpu)
                 self.moved[begin.host, gpu] = self.pool.now, begin.job
         self.pool = replace(self.pool, jobs=tuple(jobs.values()))
-        self._save()
         self._require_owners()
         self._require_whole(jobs[name] for name in {each.job for each in now.begins})
         return decision

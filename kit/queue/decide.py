@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kit.queue.order import in_order, slices
 from kit.queue.pool import Gpus, Pool, PoolHost, QueuedJob
@@ -35,7 +35,8 @@ class Decision:
 
 
 def decide(pool: Pool) -> Decision:
-    """Decide which job has which GPUs now."""
+    """Decide which job has which GPUs now. What a job is leaving is nobody's."""
+    pool = replace(pool, jobs=tuple(replace(job, has=job.keeps) for job in pool.jobs))
     ordered = in_order(pool)
     ledger = _Ledger(pool, {job.name: place for place, job in enumerate(ordered)})
     waits, early = list[QueuedJob](), set[str]()

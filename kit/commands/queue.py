@@ -28,7 +28,6 @@ from kit.queue.moves import Release
 from kit.queue.pool import PoolHost, QueuedJob
 from kit.queue.program import packed, say
 from kit.queue.record import Record, going
-from kit.queue.service import DOWN
 from kit.queue.turn import turn
 from kit.runtime.history import current_user
 from kit.runtime.rendered import rendered
@@ -225,8 +224,8 @@ def up(paths: Paths) -> None:
 @with_paths
 def down(paths: Paths) -> None:
     """Remove the controller. The jobs of the queue go on as they are."""
-    hosts = queue_of(target_of(paths, None)).service().hosts
-    _install(hosts, DOWN, b"", "the controller is removed")
+    service = queue_of(target_of(paths, None)).service()
+    _install(service.hosts, service.down, b"", "the controller is removed")
 
 
 def _install(hosts: Sequence[Host], script: str, content: bytes, done: str) -> None:

@@ -100,7 +100,8 @@ class Controller:
             self._noted = time.monotonic()
 
     def _carry_out(self, seen: Seen, now: Turn, records: Mapping[str, Record]) -> None:
-        for host in sorted({each.host for each in seen.interrupted} - seen.avoided.keys()):
+        known = seen.avoided.keys() | seen.reclaimed.keys()
+        for host in sorted({each.host for each in seen.interrupted} - known):
             self._say(f"somebody on {host} has ended a job there: others stay away for a while")
             self._carrier.avoid(host, seen.pool.now)
         # A host may be all of these at once.

@@ -19,10 +19,10 @@ class Record:
     """A job of the queue, beyond what its services say.
 
     Times are in seconds since the epoch: `arrived` at the queue, `waits` since, `began` to run,
-    `ended` with the `state` of a job. `by` has handed it in. `reason` is why it waits. It has had
-    its GPUs for `used` GPU-seconds, and waited for `waited` seconds before it began. `home` are the
-    hosts with its newest checkpoint. `gone`: people do not want to see it any more; it is kept for
-    the case that it is handed in again.
+    `ended` with the `state` of a job. `by` has handed it in. `reason` is why it waits. It has
+    waited for `waited` seconds before it began. `home` are the hosts with its newest checkpoint.
+    `gone`: people do not want to see it any more; it is kept for the case that it is handed in
+    again.
     """
 
     job: str
@@ -37,7 +37,6 @@ class Record:
     reason: str = ""
     ended: float | None = None
     state: str = ""
-    used: float = 0.0
     waited: float = 0.0
     home: tuple[str, ...] = ()
     gone: bool = False

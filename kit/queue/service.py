@@ -8,18 +8,16 @@ from kit.model import Host
 
 OLDEST = (3, 11)
 """The oldest Python that kit runs with."""
-FOLDER = "/usr/local/lib/kit"
-PROGRAM = f"{FOLDER}/queue.pyz"
-UNIT = "kit-queue.service"
-UNIT_FILE = f"/etc/systemd/system/{UNIT}"
-UNIT_TEXT = f"""\
+UNIT = "kit-queue"
+"""The name of the service, and the beginning of that of a host which may have several."""
+UNIT_TEXT = """\
 # Written by `kit queue up`: the controller of the queue. Whatever runs goes on without it.
 [Unit]
 Description=Controller of kit's queue
 After=docker.service
 
 [Service]
-ExecStart=/usr/bin/python3 {PROGRAM}
+ExecStart=/usr/bin/python3 @PROGRAM@
 Restart=always
 RestartSec=2
 NoNewPrivileges=yes
@@ -50,23 +48,24 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cat >"$work/queue.pyz"
 cat >"$work/unit.in" <<'END'
 {UNIT_TEXT}END
-sed -e "s|@MORE@|$more|" "$work/unit.in" >"$work/unit"
-if cmp -s "$work/queue.pyz" {PROGRAM} && cmp -s "$work/unit" {UNIT_FILE} \\
-    && systemctl is-active --quiet {UNIT}; then
+sed -e "s|@MORE@|$more|; s|@PROGRAM@|$program|" "$work/unit.in" >"$work/unit"
+if cmp -s "$work/queue.pyz" "$program" && cmp -s "$work/unit" "$file" \\
+    && systemctl is-active --quiet "$unit"; then
     echo unchanged; exit
 fi
-root install -D -m 644 "$work/queue.pyz" {PROGRAM}
-root install -D -m 644 "$work/unit" {UNIT_FILE}
+root install -D -m 644 "$work/queue.pyz" "$program"
+root install -D -m 644 "$work/unit" "$file"
 root systemctl daemon-reload
-root systemctl enable --quiet {UNIT}
-root systemctl restart {UNIT}
+root systemctl enable --quiet "$unit"
+root systemctl restart "$unit"
 """
-"""Installs and starts the service; standard input is the program. `more` are lines of the unit."""
+"""Installs and starts the service; standard input is the program. `more` are lines of the unit, and
+`unit`, `program` and `file` are its names."""
 DOWN = f"""set -eu
 {ROOT}
-if [ ! -e {UNIT_FILE} ]; then echo unchanged; exit; fi
-root systemctl disable --now --quiet {UNIT}
-root rm -f {UNIT_FILE} {PROGRAM}
+if [ ! -e "$file" ]; then echo unchanged; exit; fi
+root systemctl disable --now --quiet "$unit"
+root rm -f "$file" "$program"
 root systemctl daemon-reload
 """
 
@@ -77,16 +76,28 @@ class Service:
 
     `call` is an expression of Python of the imported `module`. `logins` are commands of ssh: it
     logs in there, with the keys of its host's own login. Without any, it speaks with Docker of its
-    host alone.
+    host alone. `unit` is its name for systemd.
     """
 
     hosts: tuple[Host, ...]
     module: str
     call: str
     logins: tuple[str, ...] = ()
+    unit: str = UNIT
+
+    @property
+    def _names(self) -> str:
+        program, file = f"/usr/local/lib/kit/{self.unit}.pyz", f"/etc/systemd/system/{self.unit}"
+        return f"unit={self.unit}.service program={program} file={file}.service\n"
 
     @property
     def up(self) -> str:
         """The script that installs and starts it."""
         checks = "".join(map(CHECK.format, self.logins))
-        return f'{checks}more="{AS_LOGIN if self.logins else ALONE}"\n{UP}'
+        more = f'more="{AS_LOGIN if self.logins else ALONE}"\n'
+        return f"{checks}{self._names}{more}{UP}"
+
+    @property
+    def down(self) -> str:
+        """The script that removes it."""
+        return self._names + DOWN

@@ -48,14 +48,14 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
     try:
         yield made
     finally:
-        print(lab.ssh("n1", "cat /run/kit-queue.log").stdout)
+        print(lab.ssh("n1", "cat /run/kit-queue-test.log").stdout)
         with contextlib.suppress(AssertionError):
             made.kit("queue", "down")
         for host in HOSTS:
             ours = lab.docker(host, *OURS).split()
             if ours:
                 lab.docker(host, "rm", "--force", *ours)
-            lab.ssh(host, "rm -rf .local/share/kit .ssh /run/kit-queue.*; docker volume prune -af")
+            lab.ssh(host, "rm -rf .local/share/kit .ssh /run/kit-queue*; docker volume prune -af")
 
 
 def runs(lab: Lab, node: str) -> list[str]:
@@ -83,7 +83,7 @@ def test_two_people_share_two_hosts_without_a_swarm(operator: Operator, lab: Lab
     assert operator.status("long")["queue"]["owner"] == "anna"
     # Nothing has changed but what the queue changes; another controller sees the same.
     assert "long: runs already, from the same file" in operator.kit("submit", "long")
-    lab.ssh("n1", "kill -KILL $(cat /run/kit-queue.pid)")
+    lab.ssh("n1", "kill -KILL $(cat /run/kit-queue-test.pid)")
     # Its owner takes a host back. Its engine starts anew, and none of them comes back.
     told = operator.kit("reclaim", "n2")
     assert "long has left n2 after" in told

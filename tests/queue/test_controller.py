@@ -216,6 +216,17 @@ def test_who_ends_a_job_on_a_host_by_hand_has_it_for_a_while() -> None:
     assert len([line for line in world.told if "somebody on h1" in line]) == 1
 
 
+def test_who_ends_a_job_by_hand_and_takes_the_host_back_keeps_it() -> None:
+    world = World(h0=1, h1=1)
+    world.submit("first")
+    world.turns(2)
+    world.swarm.interrupt("h1", world.clock.now)
+    world.queue.reclaim("h1", "ben@h1")
+    world.turns(2, seconds=AVOIDED_FOR)
+    world.turns(2)
+    assert world.sizes() == {"first": 1}
+
+
 def test_only_the_leader_decides() -> None:
     world = World(h0=1)
     world.submit("first")

@@ -20,6 +20,7 @@ controller cannot reach it."""
 
 
 def pool_of(
+    cluster: str,
     observed: Mapping[str, Sequence[Container]],
     rules: Rules,
     records: Iterable[Record],
@@ -27,14 +28,14 @@ def pool_of(
     used: Mapping[str, float],
     now: float,
 ) -> Seen:
-    """Return the pool at a time.
+    """Return the pool of a cluster at a time.
 
     `observed` are the containers of the hosts that answer, `marks` those of all hosts. `records`
     are those of jobs that have not ended.
     """
     every = [one for own in observed.values() for one in own]
-    views = list(_jobs(every, records))
-    jobs = {each.record.job for each in views}
+    views = list(_jobs([one for one in every if one.cluster == cluster], records))
+    jobs = {(cluster, each.record.job) for each in views}
     hosts = {
         name: HostView(
             there=name in observed and not mark.get(SILENT),
@@ -83,7 +84,7 @@ def _place(own: Sequence[Container]) -> Place:
     )
 
 
-def _taken(own: Iterable[Container], jobs: Collection[str]) -> frozenset[str]:
-    """Return the GPUs of a host that others than these jobs hold."""
-    holders = (one for one in own if one.runs and one.job not in jobs and one.job)
+def _taken(own: Iterable[Container], jobs: Collection[tuple[str, str]]) -> frozenset[str]:
+    """Return the GPUs of a host that others than these jobs of clusters hold."""
+    holders = (one for one in own if one.runs and one.job and (one.cluster, one.job) not in jobs)
     return frozenset(gpu for one in holders for gpu in one.devices)

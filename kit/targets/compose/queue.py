@@ -25,7 +25,7 @@ from kit.queue.carrier import RefusedError, Seen
 from kit.queue.document import Rules, rules_of
 from kit.queue.moves import Begin, Release
 from kit.queue.record import Record, Spent, record_of
-from kit.queue.service import Service
+from kit.queue.service import UNIT, Service
 from kit.queue.words import variables_of
 from kit.targets.compose.containers import LEAVING, ON, SINCE, Container
 from kit.targets.compose.folder import HostFolder
@@ -88,6 +88,8 @@ class ComposeQueue:
             "kit.targets.compose.queue_program",
             call,
             tuple(map(ssh_words, logins.values())),
+            # A host may be the named one of several clusters.
+            f"{UNIT}-{self._folder.cluster}",
         )
 
     def leads(self) -> bool:
@@ -105,7 +107,7 @@ class ComposeQueue:
             name: {**notes.get(f"{HOST}{name}", {}), SILENT: silent.get(name, "")}
             for name in self._dockers
         }
-        return pool_of(self._seen, rules, records, marks, used, now)
+        return pool_of(self._folder.cluster, self._seen, rules, records, marks, used, now)
 
     def _silent(self, noted: Mapping[str, str]) -> Mapping[str, str]:
         """Return the hosts that the controller cannot reach, and why."""
@@ -216,7 +218,7 @@ class ComposeQueue:
     def begin(self, move: Begin, now: float, waited: float) -> None:
         """Let a job have GPUs of a host; see `Queue.begin`."""
         docker = self._dockers[move.host]
-        waiting = [one for one in containers(docker) if one.job == move.job and one.waits]
+        waiting = [one for one in self._of_job(docker, move.job) if one.waits]
         template = next((one for one in waiting if one.service == Role.TRAIN), None)
         if template is None:
             return  # `kit submit` is about to replace it.
@@ -235,7 +237,8 @@ class ComposeQueue:
         """Turn the coordinator of a job on or off, as `look` has seen it."""
         for host, own in self._seen.items():
             for one in own:
-                if one.job == job and one.service == Role.RENDEZVOUS and one.runs != on:
+                ours = one.cluster == self._folder.cluster and one.job == job
+                if ours and one.service == Role.RENDEZVOUS and one.runs != on:
                     verb = "start" if on else "stop"
                     self._dockers[host].request("POST", f"/containers/{one.id}/{verb}")
 
@@ -257,7 +260,7 @@ class ComposeQueue:
         return [one for one in self._of_job(docker, job) if one.name.endswith(suffix)]
 
     def _of_job(self, docker: Docker, job: str) -> list[Container]:
-        return [one for one in containers(docker) if one.job == job]
+        return [one for one in containers(docker, self._folder.cluster) if one.job == job]
 
 
 def _stop(docker: Docker, container: str) -> None:

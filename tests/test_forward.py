@@ -59,10 +59,8 @@ def forwarded(port: int, said: list[str]) -> Iterator[int]:
     task = loop.create_task(forward.serve(0, command, os.environ, said.append, ready))
 
     def run() -> None:
-        with suppress(asyncio.CancelledError):
-            loop.run_until_complete(task)
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
+        with asyncio.Runner(loop_factory=lambda: loop) as runner, suppress(asyncio.CancelledError):
+            runner.run(wait_for(task))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -72,6 +70,10 @@ def forwarded(port: int, said: list[str]) -> Iterator[int]:
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join(30)
+
+
+async def wait_for(task: asyncio.Task[None]) -> None:
+    await task
 
 
 def exchange(port: int, content: bytes) -> bytes:

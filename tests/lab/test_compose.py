@@ -253,7 +253,7 @@ def test_checkpoints_are_offered_to_those_with_the_clusters_key(
     operator.write({"digits": job}, change, servers={"digits": SERVER})
     operator.kit("deploy")
     url = f"http://{lab.settings.address('n2')}:8080"
-    wait_for(lambda: ready(url), "a checkpoint of n1, served on n2", 120)
+    wait_for(lambda: ready(url), "a checkpoint of n1, served on n2")
     offered = f"http://{lab.settings.address('n1')}:8081/checkpoints"
     assert get(offered)["error"] == "the token is missing or wrong"
     folder = f".local/share/kit/{CLUSTER}/key"

@@ -107,7 +107,7 @@ def streams(operator: Operator, folder: Path) -> None:
     assert "streams     colours on n3, " in plan
     assert ": the links allow 2 hosts " in plan
     operator.kit("deploy", "--fresh")
-    wait_for(lambda: operator.status()["state"] == "completed", "the end of the training", 120)
+    wait_for(lambda: operator.status()["state"] == "completed", "the end of the training")
     (listed,) = json.loads(operator.kit("data", "ls", "--json"))["datasets"]
     assert listed["complete"] == ["n3"]
     operator.kit("stop")

@@ -173,7 +173,7 @@ def test_prometheus_finds_jobs_and_lines_outlive_containers(operator: Operator, 
         return not missing
 
     try:
-        wait_for(all_have_data, "data of every query", 240)
+        wait_for(all_have_data, "data of every query")
     finally:
         print(lab.docker("n1", "service", "ls"))
         print(lab.docker("n1", "stack", "ps", "--no-trunc", f"{CLUSTER}-monitoring"))

@@ -98,7 +98,7 @@ def files(lab: Lab) -> Iterator[dict[str, str]]:
         on(lab, node, f"echo '{text}' >{CONFIG}; rm -f {CONFIG}.* /run/kit-restart-docker")
         on(lab, node, "systemctl restart docker")
     with suppress(AssertionError):
-        wait_for(lambda: ready(lab) == set(before), "all nodes to be ready", 60)
+        wait_for(lambda: ready(lab) == set(before), "all nodes to be ready")
     for node in sorted(set(before) - ready(lab)):
         lab.do("restart", node)  # A busy engine sometimes keeps its port: see Lab.leave_swarm.
     wait_for(lambda: ready(lab) == set(before), "all nodes to be ready")

@@ -86,13 +86,13 @@ def test_two_workers_train_and_begin_again_with_a_host_that_was_lost(
     def log(host: str) -> str:
         return operator.kit("logs", "--host", host)
 
-    wait_for(lambda: "step 5 loss" in log("n2"), "the script to train", 180)
+    wait_for(lambda: "step 5 loss" in log("n2"), "the script to train")
     assert "worker 0 of 2 replicas" in log("n2")
     assert "worker 1 of 2 replicas" in log("n3")
     lab.do("kill", "n3")
-    wait_for(lambda: "ends its workers" in log("n2"), "the other to notice", 60)
+    wait_for(lambda: "ends its workers" in log("n2"), "the other to notice")
     lab.do("start", "n3")
-    wait_for(lambda: log("n2").count("worker 0 of 2 replicas") == 2, "another start", 180)
-    wait_for(lambda: operator.status("line")["state"] == "completed", "the end", 180)
+    wait_for(lambda: log("n2").count("worker 0 of 2 replicas") == 2, "another start")
+    wait_for(lambda: operator.status("line")["state"] == "completed", "the end")
     for host in ("n2", "n3"):
         assert "slope 3.0000" in log(host)

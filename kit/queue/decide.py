@@ -58,7 +58,7 @@ lowest priority first, then the largest surplus.
 NONE: Loss = (False, -1, 0)
 Cost = tuple[bool, Loss, bool, int]
 """What a unit costs: it is the job's own, or nobody's, or else what they lose; on hosts where the
-job is, and on those with the fewest GPUs to give.
+job is or was, and on those with the fewest GPUs to give.
 """
 
 
@@ -250,7 +250,9 @@ class _Ledger:
                 if loss is None:
                     return None
                 worst = max(worst, loss)
-        there = had is not None or host in self.gives.get(job.name, {})
+        gives = self.gives.get(job.name, {})
+        # A job that leaves a host to begin there with other GPUs comes back to it.
+        there = had is not None or host in gives or (not job.keeps and host in job.home)
         return not mine, worst, not there, len(self._free[host])
 
     def _loss(self, job: QueuedJob, host: str, gpus: int, lost: dict[str, int]) -> Loss | None:

@@ -68,7 +68,7 @@ def _begins(
     stays = {host: had.gpus for host, had in job.keeps.items() if _same(had, wanted.get(host))}
     if _number(job, ready) + _number(job, stays) < job.wish.least:
         return
-    if job.home and not job.anchors & (ready.keys() | stays.keys()):
+    if job.anchors and not job.anchors & (ready.keys() | stays.keys()):
         return
     for host, gpus in _first(job, ready, stays, now).items():
         yield Begin(job.name, host, gpus)
@@ -80,7 +80,7 @@ def _first(job: QueuedJob, ready: Gpus, stays: Gpus, now: float) -> Gpus:
     A host without the checkpoint that was up before the others would begin at the first step.
     """
     up = any(now - job.keeps[host].since >= UP for host in stays if host in job.anchors)
-    if up or not job.home:
+    if up or not job.anchors:
         return ready
     at_home = {host: gpus for host, gpus in ready.items() if host in job.home}
     enough = _number(job, at_home) + _number(job, stays) >= job.wish.least

@@ -69,8 +69,8 @@ class QueuedJob:
     `arrived` is when it was submitted. `waits` is since when it waits, `began` since when it has
     its hosts: one of the two is set. `level` is the level with which it began, see `decide.level`.
     `early`: it began before a job that stood before it, and gives way to that one. `home` are the
-    hosts with its newest checkpoint; empty if there is none, or if it roams. It begins again only
-    with one of them, from which others get it.
+    hosts that it has trained on last, which it prefers; empty if there are none. Unless it roams,
+    its newest checkpoint is there: it begins again only with one of them, from which others get it.
     """
 
     name: str
@@ -88,7 +88,9 @@ class QueuedJob:
     @property
     def anchors(self) -> frozenset[str]:
         """The hosts of which it must have one, or it would lose what it has computed."""
-        return self.home | self.keeps.keys() if self.home else self.home
+        if self.wish.roams or not self.home:
+            return frozenset()
+        return self.home | self.keeps.keys()
 
     @property
     def keeps(self) -> dict[str, Had]:

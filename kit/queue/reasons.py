@@ -26,7 +26,7 @@ class Reasons:
             return f"{job.owner} may have {person.most} GPUs at once, and it wants more"
         if person.most is not None and owned + needs > person.most:
             return f"{job.owner} has {owned} of at most {person.most} GPUs"
-        if job.home and not any(h.usable and h.name in job.home for h in self._pool.hosts):
+        if job.anchors and not any(h.usable and h.name in job.home for h in self._pool.hosts):
             return f"waits for {', '.join(sorted(job.home)[:3])}, where its checkpoints are"
         noun = "GPU" if wish.each == 0 else "host"
         able = self._able(wish)

@@ -61,7 +61,7 @@ class Record:
             began=began,
             level=self.level,
             early=self.early,
-            home=frozenset() if wish.roams else frozenset(self.home),
+            home=frozenset(self.home),
         )
 
     def noted(self, job: QueuedJob, reason: str) -> Record:

@@ -61,9 +61,7 @@ def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
 
 
 def _home(job: QueuedJob, now: float) -> frozenset[str]:
-    """Return the hosts with a job's newest checkpoint: those that it has had for a while."""
-    if job.wish.roams:
-        return frozenset()
+    """Return the hosts that a job has trained on last: those that it has had for a while."""
     old = {host for host, had in job.keeps.items() if now - had.since >= STILL}
     return frozenset(old) or job.home or frozenset(job.keeps)
 

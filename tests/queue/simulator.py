@@ -210,7 +210,7 @@ class World:
             if not self.ends and not self._young():
                 self.rested = True
                 self._require_nobody_fits()
-                break
+                return
         often = [key for key, number in self.left_hosts.items() if number > 3]
         assert not often, f"the pool does not come to rest: {often}"
 
@@ -234,7 +234,7 @@ class World:
             if host.usable and (not job.wish.hosts or host.name in job.wish.hosts):
                 free.append(sum((host.name, gpu) not in taken for gpu in host.gpus))
                 needs.append(len(host.gpus) if job.wish.each is None else job.wish.each)
-        if job.home and not self._home_is_free(job, taken):
+        if job.anchors and not self._home_is_free(job, taken):
             return False
         able = sorted(need for gpus, need in zip(free, needs, strict=True) if gpus >= need)
         least = job.wish.least

@@ -87,6 +87,13 @@ def test_a_job_begins_again_where_its_checkpoint_is() -> None:
     assert begin.host in {"h0", "h1"}
 
 
+def test_a_job_that_has_left_its_host_comes_back_to_it() -> None:
+    # Otherwise what others were given meanwhile would be decided anew, and nothing come to rest.
+    pool = (PoolHost("h0", ("g0",)), PoolHost("h1", ("g0", "g1", "g2")))
+    left = job("left", Wish(2, 2, each=0), home=frozenset({"h1"}))
+    assert gives(Pool(NOW, pool, (), (left,)))["left"] == {"h1"}
+
+
 def test_a_job_whose_checkpoint_is_on_a_host_of_its_owner_waits_for_it() -> None:
     closed = (*hosts(2), PoolHost("h2", ("g0",), open=False))
     ran = job("ran", Wish(1, 2, roams=False), "h2", home=frozenset({"h2"}))

@@ -128,6 +128,16 @@ def test_the_time_between_an_end_and_the_next_deploy_counts_nowhere(runs: list[R
     assert times.compare([run])[0].seconds == pytest.approx(runs[0].seconds + setup)
 
 
+def test_processes_that_begin_while_others_train_count_from_their_end(runs: list[Run]) -> None:
+    [attempt] = runs[0].attempts
+    ranks = tuple(replace(rank, setup=30, windows=()) for rank in attempt.ranks)
+    later = replace(attempt, time=attempt.last + 2, epochs=(), events=(), ranks=ranks)
+    run = replace(runs[0], attempts=(attempt, later))
+    spent = times.division(run)
+    assert spent["start"] == pytest.approx(times.division(runs[0])["start"] + 2, abs=1e-5)
+    assert sum(spent.values()) == pytest.approx(run.seconds)
+
+
 def test_a_slow_rank_is_named(runs: list[Run]) -> None:
     [attempt] = runs[1].attempts
     slow = attempt.ranks[1]

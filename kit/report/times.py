@@ -29,8 +29,11 @@ def division(run: Run) -> dict[str, float]:
     """Divide the run's seconds by kind; sum exact."""
     spent = dict.fromkeys(KINDS, 0.0)
     for before, attempt in zip((None, *run.attempts), run.attempts, strict=False):
-        if before is None or before.ended_well:
+        if before is None:
             spent["start"] += attempt.time - attempt.began
+        elif before.ended_well:
+            # A process of this attempt may have begun while the one before it still trained.
+            spent["start"] += max(0.0, attempt.time - max(attempt.began, before.last))
         else:
             spent["restart"] += max(0.0, attempt.time - before.last)
         kept = [_kept(attempt, rank) for rank in attempt.ranks]

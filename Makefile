@@ -49,7 +49,7 @@ test: setup .venv/.dev .tools/.docker ## prove the product, in some ten minutes;
 # Their labs have other numbers than that of `make test`, which may run at the same time.
 test-lab: export KIT_TEST_LABS ?= 1
 test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms and Compose hosts, as root
-	$(BUDGET) 25 -- $(PYTEST) 5 -m "lab and not long" tests/lab $(ARGS)
+	$(BUDGET) 25 -- $(PYTEST) 4 -m "lab and not long" tests/lab $(ARGS)
 
 test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow .tools/.ansible ## run frameworks, chaos, soaks; before a release
 	$(BUDGET) 90 -- $(PYTEST) 3 -m long --note "$(ARGS)" $(ARGS)

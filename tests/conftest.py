@@ -15,7 +15,7 @@ from tests.sandbox import ROOT, Project
 
 LAB = "tests/lab/"
 LONGEST = (
-    *(f"{LAB}test_{name}" for name in ("compose", "own_server", "split", "swarm", "data", "walk")),
+    *(f"{LAB}test_{name}." for name in ("queue", "code", "split", "session", "files", "report")),
     LAB,
     "tests/test_vision",
     "tests/trainer/test_trainer_",

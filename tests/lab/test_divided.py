@@ -13,7 +13,7 @@ from tests.lab.operator import Operator, make_operator, one_gpu_each
 from tests.lab.settings import IMAGE
 from tests.sandbox import Project
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 JOB = f"""\
 image: {IMAGE}
 train:

@@ -14,7 +14,7 @@ from tests.lab.settings import IMAGE
 from tests.sandbox import Project
 from tests.trainer import own
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 JOB = f"""\
 image: {IMAGE}
 train:

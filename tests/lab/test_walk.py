@@ -15,7 +15,7 @@ from tests.lab.client import ready, right_answers
 from tests.lab.conftest import CLUSTER, NAME, Lab, wait_for
 from tests.sandbox import ROOT
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 PAGE = (ROOT / "docs/start/lab.md").read_text(encoding="utf-8")
 
 

@@ -14,6 +14,8 @@ from kit.queue.record import COMPLETED, FAILED, Record
 
 AVOIDED_FOR = 300.0
 """Seconds until a job is tried again on a host where somebody has ended one by hand."""
+CLAIM_LASTS = 600.0
+"""Seconds for which the claim of a deploy counts, which may have been interrupted."""
 BY_HAND = frozenset({143, 130})
 """The exit statuses of a container that was asked to leave its job, by SIGTERM or SIGINT."""
 

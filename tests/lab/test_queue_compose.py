@@ -30,6 +30,7 @@ secrets: {{TOKEN: env}}
 """
 LONG = f"{JOB}queue: {{owner: anna}}\nhosts: {{gpus_per_host: 1}}\n"
 SHORT = f"{JOB}queue: {{owner: ben, priority: 60}}\nhosts: {{names: [n2], gpus_per_host: 1}}\n"
+DESK = f"image: {STAND_IN}\nsession: {{{{}}}}\nhosts: {{{{gpus: {{{{n2: [{{gpu}}]}}}}}}}}\n"
 KEYS = """\
 mkdir -p -m 700 ~/.ssh && install -m 600 /etc/kit-lab/key ~/.ssh/id_ed25519
 echo 'StrictHostKeyChecking accept-new' >~/.ssh/config
@@ -44,7 +45,8 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
     made = make_operator(lab, project, docker, "compose")
     made = Operator(lab, project, "compose", {**made.env, "TOKEN": "a secret"})
     people = ("network:", "queue: {people: {anna: {}, ben: {}}}\nnetwork:")
-    made.write({"long": LONG, "short": SHORT}, people)
+    desk = DESK.format(gpu=lab.uuids("n2")[1])
+    made.write({"long": LONG, "short": SHORT, "desk": desk}, people)
     try:
         yield made
     finally:
@@ -99,6 +101,12 @@ def test_two_people_share_two_hosts_without_a_swarm(operator: Operator, lab: Lab
     wait_for(lambda: hosts(operator) == both, "both jobs to have the host again")
     wait_for(lambda: operator.status("long").get("world_size") == 2, "the first one to have grown")
     assert operator.status("long")["progress"]["step"] >= step
+    # A session takes a GPU of the queue: the job that can shrink does, and grows again.
+    operator.kit("deploy", "desk")
+    assert operator.status("desk")["state"] == "running"
+    wait_for(lambda: hosts(operator) == {"long": ["n1"], "short": ["n2"]}, "one to shrink")
+    operator.kit("stop", "desk")
+    wait_for(lambda: hosts(operator) == both, "the session's GPU to be the queue's again")
     operator.kit("cancel", "long", "short")
     assert [lab.docker(host, *OURS) for host in HOSTS] == ["", ""]
     assert "the queue is empty" in operator.kit("queue")

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from kit.errors import KitError
 from kit.hosts import ssh
 from kit.hosts.docker import Docker
 from kit.model import Host
@@ -16,6 +17,7 @@ from kit.queue import controller as module
 from kit.queue.controller import Controller
 from kit.queue.record import COMPLETED, Record
 from kit.sharing import Queued
+from kit.targets.compose import queue as queue_module
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.queue import ComposeQueue
 from tests.queue.engines import Engines
@@ -110,6 +112,39 @@ def test_what_a_person_ends_on_a_host_stays_away() -> None:
     world.turns(3)
     assert world.sizes() == {"first": 1}
     assert [line for line in world.told if "somebody on h1" in line]
+
+
+def test_a_job_leaves_the_gpus_that_a_deploy_claims() -> None:
+    world = World(h0=1, h1=2)
+    world.submit("first")
+    world.turns(2)
+    assert world.sizes() == {"first": 2}
+    wanted = world.engines.hosts["h1"].gpus[:1]
+    claims = threading.Thread(target=world.queue.claim, args=("h1", wanted, world.clock.now))
+    claims.start()
+    for _ in range(100):
+        world.turns(1, seconds=0.1)
+        if not claims.is_alive():
+            break
+        claims.join(0.05)
+    assert not claims.is_alive()
+    world.turns(5)
+    assert world.engines.trains()["first"].get("h1", []) == world.engines.hosts["h1"].gpus[1:]
+    # What the deploy has started holds the GPU now, or has given it back.
+    world.queue.unclaim("h1")
+    world.turns(5, seconds=100)
+    assert sum(map(len, world.engines.trains()["first"].values())) == 3
+
+
+def test_a_claim_that_no_controller_sees_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "NOTICED", 0.0)
+    world = World(h0=1)
+    world.submit("first")
+    world.turns(2)
+    with pytest.raises(KitError, match="the controller has not asked it to leave"):
+        world.queue.claim("h0", world.engines.hosts["h0"].gpus, world.clock.now)
+    world.turns(2)
+    assert world.sizes() == {"first": 1}
 
 
 def test_a_host_that_does_not_answer_is_told_and_comes_again(

@@ -11,10 +11,9 @@ from kit.hosts.docker import Docker
 from kit.queue import controller as module
 from kit.queue.controller import Controller
 from kit.queue.record import Record
-from kit.queue.see import AVOIDED_FOR
+from kit.queue.see import AVOIDED_FOR, CLAIM_LASTS
 from kit.runtime.status import State
 from kit.sharing import Queued
-from kit.targets.swarm.labels import CLAIM_LASTS
 from kit.targets.swarm.queue import SwarmQueue
 from tests.queue.swarm import KilledError, Swarm
 

@@ -14,7 +14,17 @@ from kit.runtime.events import Reader
 from kit.runtime.status import LogLine, State
 from kit.runtime.steps import Step
 from kit.targets.compose.containers import Container, HostState
-from kit.targets.compose.decide import DeleteCheckpoints, End, HostStep, Pull, Remove, Start, decide
+from kit.targets.compose.decide import (
+    Claim,
+    DeleteCheckpoints,
+    End,
+    HostStep,
+    Pull,
+    Remove,
+    Start,
+    Unclaim,
+    decide,
+)
 from kit.targets.compose.observe import container, ports
 from kit.targets.compose.status import job_status, silent_host, silent_statuses
 from kit.workload.types import Kind, Role, Workload
@@ -271,6 +281,21 @@ def test_a_gpu_of_somebody_elses_is_refused(project: Project) -> None:
     stack = replace(RUNNING, host="pc2", job="k", cluster="", service="", devices=("GPU-c",))
     held = "pc2: GPU-c is held by job k of another engine; end it there"
     assert held in refusal(server, having(stack), rendered={"k"})
+
+
+def test_a_job_of_the_queue_leaves_what_a_deploy_claims(project: Project) -> None:
+    (_, server) = serving(project)
+    queued = replace(RUNNING, id="5", host="pc2", job="q", devices=("GPU-b", "GPU-c"), since=1.0)
+    steps = of_server(decided(server, having(queued)))
+    assert done(steps) == [
+        *((Pull, host) for host in ("pc2", "pc1")), (Claim, "pc2"),
+        *((Start, host) for host in ("pc2", "pc1")), (Unclaim, "pc2"),
+    ]  # fmt: skip
+    (claim,) = [step for step in steps if isinstance(step, Claim)]
+    assert (claim.what, claim.gpus) == ("claim GPU-c", ("GPU-c",))
+    # What another cluster's queue has, this deploy cannot claim.
+    elsewhere = replace(queued, cluster="other")
+    assert "is held by job q of cluster other; end it there" in refusal(server, having(elsewhere))
 
 
 def test_a_server_that_lost_its_gpu_is_ended(project: Project) -> None:

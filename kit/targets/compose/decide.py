@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kit.model import Gpu
 from kit.runtime.steps import Step
 from kit.targets.compose.containers import Container, HostState
-from kit.targets.compose.refusals import refuse
+from kit.targets.compose.refusals import queued, refuse
 from kit.workload.types import Kind, Role, Workload
 
 
@@ -44,6 +45,18 @@ class End(HostStep):
 @dataclass(frozen=True, slots=True)
 class Remove(HostStep):
     """Remove the containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(HostStep):
+    """Note which GPUs a workload wants, and wait until jobs of the queue have left them."""
+
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaim(HostStep):
+    """Remove that note: the workload has its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,9 @@ def decide(
     return (
         *(step for each in decisions for step in each.pulls()),
         *(step for each in decisions for step in each.ends()),
+        *(step for each in decisions for step in each.claims()),
         *(step for each in decisions for step in each.starts(fresh=each.work.name in fresh_jobs)),
+        *(step for each in decisions for step in each.unclaims()),
     )
 
 
@@ -165,6 +180,25 @@ class _Decision:
         for host, cause in causes.items():
             if self._there[host]:
                 yield Remove(host, f"remove the containers of {name}", cause, name, host)
+
+    def claims(self) -> Iterator[Step]:
+        """Yield the steps that claim GPUs which jobs of the queue have."""
+        for host, gpus in self._queued().items():
+            what = f"claim {', '.join(gpu.title for gpu in gpus)}"
+            cause, ids = "a job of the queue has it, and leaves it", tuple(gpu.id for gpu in gpus)
+            yield Claim(host, what, cause, self.work.name, host, ids)
+
+    def unclaims(self) -> Iterator[Step]:
+        """Yield the steps that remove these claims."""
+        for host in self._queued():
+            yield Unclaim(host, "remove the claim", "done", self.work.name, host)
+
+    def _queued(self) -> dict[str, tuple[Gpu, ...]]:
+        """Return what jobs of the queue have of the GPUs of this workload, by host."""
+        begins = () if self.work.queue else self.work.placements
+        places = [each for each in begins if each.host.name in self._changed]
+        held = {each.host.name: queued(each, self._observed[each.host.name]) for each in places}
+        return {host: gpus for host, gpus in held.items() if gpus}
 
     def starts(self, *, fresh: bool) -> Iterator[Step]:
         """Yield the steps that start containers; with `fresh` checkpoints are deleted before."""

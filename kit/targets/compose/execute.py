@@ -6,6 +6,7 @@ where the project can also be started by hand.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, singledispatchmethod
 
@@ -16,9 +17,19 @@ from kit.runtime.pulling import pull
 from kit.runtime.steps import Step
 from kit.secrets import new_key
 from kit.targets.compose.data import StartData
-from kit.targets.compose.decide import DeleteCheckpoints, End, HostStep, Pull, Remove, Start
+from kit.targets.compose.decide import (
+    Claim,
+    DeleteCheckpoints,
+    End,
+    HostStep,
+    Pull,
+    Remove,
+    Start,
+    Unclaim,
+)
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.hosts import Hosts
+from kit.targets.compose.queue import ComposeQueue
 from kit.workload.names import DATA, project_of
 from kit.workload.training import KEEPER_FILE, LAUNCHER_FILE
 from kit.workload.types import Workload
@@ -36,6 +47,7 @@ class Executor:
         self._hosts = hosts
         self._workloads = {each.name: each for each in workloads}
         self._secrets = secrets
+        self._queue = ComposeQueue(hosts.central, hosts.dockers)
 
     @singledispatchmethod
     def execute(self, step: Step) -> None:
@@ -65,6 +77,14 @@ class Executor:
     @execute.register
     def _(self, step: Remove) -> None:
         self._hosts.remove(step.name, step.host)
+
+    @execute.register
+    def _(self, step: Claim) -> None:
+        self._queue.claim(step.host, step.gpus, time.time())
+
+    @execute.register
+    def _(self, step: Unclaim) -> None:
+        self._queue.unclaim(step.host)
 
     @execute.register
     def _(self, step: DeleteCheckpoints) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 from kit.queue.carrier import Seen
 from kit.queue.document import Rules
 from kit.queue.record import Record
-from kit.queue.see import BY_HAND, HostView, JobView, Place, see
+from kit.queue.see import BY_HAND, CLAIM_LASTS, HostView, JobView, Place, see
 from kit.queue.words import wish_of
 from kit.runtime.status import State
 from kit.targets.compose.containers import LEAVING, ON, Container
 from kit.workload.types import Role
 
-RECLAIMED, AVOIDED, SILENT = "reclaimed", "avoided", "silent"
-"""The marks of a host: who wants it, when somebody there has ended a job by hand, and why the
-controller cannot reach it."""
+RECLAIMED, AVOIDED, SILENT, CLAIMED = "reclaimed", "avoided", "silent", "claimed"
+"""The marks of a host: who wants it, when somebody there has ended a job by hand, why the
+controller cannot reach it, and which of its GPUs a deploy waits for, with its time."""
 
 
 def pool_of(
@@ -40,7 +40,7 @@ def pool_of(
         name: HostView(
             there=name in observed and not mark.get(SILENT),
             silent=mark.get(SILENT, ""),
-            taken=_taken(observed.get(name, ()), jobs),
+            taken=_taken(observed.get(name, ()), jobs) | _claimed(mark.get(CLAIMED), now),
             reclaimed=mark.get(RECLAIMED, ""),
             avoided=mark.get(AVOIDED, 0.0),
         )
@@ -88,3 +88,10 @@ def _taken(own: Iterable[Container], jobs: Collection[tuple[str, str]]) -> froze
     """Return the GPUs of a host that others than these jobs of clusters hold."""
     holders = (one for one in own if one.runs and one.job and (one.cluster, one.job) not in jobs)
     return frozenset(gpu for one in holders for gpu in one.devices)
+
+
+def _claimed(claim: Mapping[str, Any] | None, now: float) -> frozenset[str]:
+    """Return the GPUs of a host that a deploy has claimed, and waits for."""
+    if not claim or now - claim["since"] >= CLAIM_LASTS:
+        return frozenset()
+    return frozenset(claim["gpus"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -30,13 +30,16 @@ from kit.queue.words import variables_of
 from kit.targets.compose.containers import LEAVING, ON, SINCE, Container
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.observe import containers
-from kit.targets.compose.pool import AVOIDED, RECLAIMED, SILENT, pool_of
+from kit.targets.compose.pool import AVOIDED, CLAIMED, RECLAIMED, SILENT, pool_of
 from kit.workload.types import Role
 
-POOL, SPENT, JOB, HOST = "pool", "spent", "job-", "host-"
-"""The names of the notes: of the pool, of what people have used, of a job, of a host."""
+POOL, SPENT, JOB, HOST, CLAIM = "pool", "spent", "job-", "host-", "claim-"
+"""The names of the notes: of the pool, of what people have used, of a job, of a host, and of what
+a deploy wants there."""
 ASLEEP = 20.0
 """Seconds until a host that did not answer is asked again."""
+NOTICED = 30.0
+"""Seconds in which the controller has to ask jobs to leave GPUs that a deploy has claimed."""
 POLL = 0.2
 """Seconds between two looks at containers that end."""
 NO_RESTART = {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}}
@@ -104,7 +107,11 @@ class ComposeQueue:
         self._seen = self._observed()
         silent = self._silent(notes.get(SILENT, {}))
         marks = {
-            name: {**notes.get(f"{HOST}{name}", {}), SILENT: silent.get(name, "")}
+            name: {
+                **notes.get(f"{HOST}{name}", {}),
+                SILENT: silent.get(name, ""),
+                CLAIMED: notes.get(f"{CLAIM}{name}"),
+            }
             for name in self._dockers
         }
         return pool_of(self._folder.cluster, self._seen, rules, records, marks, used, now)
@@ -190,6 +197,35 @@ class ComposeQueue:
     def avoid(self, host: str, now: float) -> None:
         """Note that somebody on a host has ended a job there; see `Queue.avoid`."""
         self._folder.put_note(f"{HOST}{host}", {AVOIDED: now})
+
+    def claim(self, host: str, gpus: Sequence[str], now: float) -> None:
+        """Note that a deploy wants GPUs of a host, and wait until jobs have left them.
+
+        Raises:
+            KitError: The controller does not ask them to leave.
+        """
+        self._folder.put_note(f"{CLAIM}{host}", {"since": now, "gpus": list(gpus)})
+        deadline = time.monotonic() + NOTICED
+        while holders := self._holders(host, gpus):
+            stays = [one.job for one in holders if one.name.endswith(ON)]
+            if stays and time.monotonic() > deadline:
+                self.unclaim(host)
+                what = f"job {stays[0]} of the queue keeps {', '.join(gpus)} of {host}"
+                raise KitError(
+                    f"{what}: the controller has not asked it to leave",
+                    f"see `kit queue`, or take the host: `kit reclaim {host}`",
+                )
+            time.sleep(POLL)
+
+    def unclaim(self, host: str) -> None:
+        """Note that no deploy waits for GPUs of a host."""
+        self._folder.put_note(f"{CLAIM}{host}", {"since": 0.0, "gpus": []})
+
+    def _holders(self, host: str, gpus: Collection[str]) -> list[Container]:
+        """Return the containers of the queue that hold some of these GPUs of a host."""
+        own = containers(self._dockers[host], self._folder.cluster)
+        made = (one for one in own if one.since is not None and one.runs)
+        return [one for one in made if not set(gpus).isdisjoint(one.devices)]
 
     # ---- Containers
 

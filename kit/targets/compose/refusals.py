@@ -115,21 +115,28 @@ def _held(
     rendered: Collection[str],
 ) -> Iterator[str]:
     own = {_uuid(gpu, observed.gpus): gpu.title for gpu in placement.gpus}
-    # The monitoring sees all GPUs and holds none.
-    for one in (one for one in others if one.runs and (one.job or not one.cluster)):
+    # The monitoring sees all GPUs and holds none; jobs of the queue leave those that are claimed.
+    leave = {one.id for one in observed.containers if one.since is not None}
+    holders = (one for one in others if one.runs and one.id not in leave)
+    for one in (one for one in holders if one.job or not one.cluster):
         held = {_named(device, observed.gpus) for device in one.devices}
         shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
         if shared:
             holder = one.job if one.kind is Kind.SERVER else f"job {one.job}"
             too = "deploy it too, or " if one.job in rendered else ""
             fix = f"{too}end it with `kit stop {one.job}`"
-            if one.since is not None:
-                fix = f"take the host from the queue: `kit reclaim {placement.host.name}`"
             if one not in observed.containers:
                 owner = f"cluster {one.cluster}" if one.cluster else "another engine"
                 holder, fix = f"{holder} of {owner}", "end it there"
             verb = "is" if len(shared) == 1 else "are"
             yield f"{', '.join(shared)} {verb} held by {holder}; {fix}"
+
+
+def queued(placement: Placement, observed: HostState) -> tuple[Gpu, ...]:
+    """Return the GPUs of a placement that jobs of the queue have."""
+    made = (one for one in observed.containers if one.since is not None and one.runs)
+    held = {_named(device, observed.gpus) for one in made for device in one.devices}
+    return tuple(gpu for gpu in placement.gpus if _uuid(gpu, observed.gpus) in held)
 
 
 def _uuid(gpu: Gpu, listed: Sequence[str]) -> str:

@@ -24,8 +24,6 @@ NOWHERE = "none"
 
 CLAIMED = "kit.claimed"
 """The label of a node with the time of a deploy, and with the GPUs of the queue that it wants."""
-CLAIM_LASTS = 600.0
-"""Seconds for which it counts: the deploy may have been interrupted."""
 
 
 def job_label(name: str) -> str:

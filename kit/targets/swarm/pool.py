@@ -8,9 +8,9 @@ from kit.model import resource_of
 from kit.queue.carrier import Seen
 from kit.queue.document import Rules
 from kit.queue.record import Record
-from kit.queue.see import BY_HAND, HostView, JobView, Place, see
+from kit.queue.see import BY_HAND, CLAIM_LASTS, HostView, JobView, Place, see
 from kit.queue.words import wish_of
-from kit.targets.swarm.labels import CLAIM_LASTS, CLAIMED, job_label
+from kit.targets.swarm.labels import CLAIMED, job_label
 from kit.targets.swarm.state import OVER, VISIBLE, Cluster, Node, Service, Task
 from kit.workload.names import stack_of_job
 from kit.workload.types import Role

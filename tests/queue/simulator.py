@@ -70,6 +70,11 @@ class World:
                 self._drop(self._job(job), host)
             self.act()
 
+    def jump(self, seconds: float) -> None:
+        """Put the clock forward, or back: how long ago a GPU has moved is then not known."""
+        self.pool = replace(self.pool, now=self.pool.now + seconds)
+        self.moved.clear()
+
     def _work(self, seconds: float) -> None:
         used = dict(self.pool.used)
         for job in self.pool.jobs:
@@ -328,7 +333,7 @@ def run(seed: int, *, hosts: int = 12, jobs: int = 30, steps: int = 60) -> World
         elif event < 0.75:
             world.host(host.name, open=not host.open)
         elif event < 0.8:  # The clock is put back, or jumps.
-            world.pool = replace(world.pool, now=world.pool.now + random.choice((-30.0, 3600.0)))
+            world.jump(random.choice((-30.0, 3600.0)))
         world.act()
         world.wait(random.choice((1.0, 5.0, 61.0, 900.0)))
     world.idle()

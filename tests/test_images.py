@@ -21,6 +21,7 @@ from kit.commands import image as commands
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker as Engine
 from kit.lock import lock_text, read_lock
+from kit.model import Locked
 from kit.paths import launcher_path
 from kit.targets.swarm.platform import NETWORK_IMAGE as NETWORK
 from tests.conftest import Docker
@@ -39,8 +40,12 @@ def digest(number: int) -> str:
 FULL = {TRAINER: digest(1), THEIRS: digest(2), "registry:2": digest(3), NETWORK: digest(4)}
 
 
-def locked(project: Project, lock: Mapping[str, str]) -> Project:
-    (project.folder / "images.lock").write_text(lock_text(lock))
+def lock(digests: Mapping[str, str], *platforms: str) -> dict[str, Locked]:
+    return {name: Locked(each, platforms) for name, each in digests.items()}
+
+
+def locked(project: Project, digests: Mapping[str, str], *platforms: str) -> Project:
+    (project.folder / "images.lock").write_text(lock_text(lock(digests, *platforms)))
     return project
 
 
@@ -114,14 +119,113 @@ NAMES = st.builds("{}{}{}".format, REGISTRIES, WORDS, TAGS)
 DIGESTS = st.text(string.hexdigits.lower(), min_size=64, max_size=64).map("sha256:{}".format)
 
 
-@given(lock=st.dictionaries(NAMES, DIGESTS, max_size=4))
+PLATFORMS = st.lists(st.sampled_from(["linux/amd64", "linux/arm64", "linux/arm/v7"]), max_size=3)
+ENTRIES = st.builds(Locked, DIGESTS, PLATFORMS.map(tuple))
+
+
+@given(entries=st.dictionaries(NAMES, ENTRIES, max_size=4))
 def test_a_lock_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, lock: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, entries: dict[str, Locked]
 ) -> None:
     path = tmp_path_factory.mktemp("lock") / "images.lock"
-    path.write_text(lock_text(lock))
-    assert read_lock(path) == lock
-    assert lock_text(dict(reversed(lock.items()))) == path.read_text()
+    path.write_text(lock_text(entries))
+    assert read_lock(path) == entries
+    assert lock_text(dict(reversed(entries.items()))) == path.read_text()
+
+
+def test_the_lock_holds_the_platforms_that_registries_have(
+    project: Project, registries: Registries
+) -> None:
+    registries.platforms = ("linux/amd64", "linux/arm64")
+    locked(project.write(), {TRAINER: digest(1), NETWORK: digest(4)})
+    assert project.kit("image", "lock", "--check").status == 0
+    said = project.kit("image", "lock", "--json").out
+    assert json.loads(said)["platforms"][TRAINER] == ["linux/amd64", "linux/arm64"]
+    text = (project.folder / "images.lock").read_text()
+    one = f"{{digest: {digest(1)}, platforms: [linux/amd64, linux/arm64]}}"
+    assert f"{TRAINER}: {one}\n" in text
+
+
+def test_the_platforms_of_an_engines_answer() -> None:
+    listed = [
+        {"architecture": "arm64", "os": "linux", "variant": "v8"},
+        {"architecture": "amd64", "os": "linux"},
+        {"architecture": "arm", "os": "linux", "variant": "v7"},
+        {"architecture": "unknown", "os": "unknown"},
+        {"architecture": "", "os": ""},
+    ]
+    assert registry._platforms(listed) == ("linux/amd64", "linux/arm/v7", "linux/arm64")
+
+
+# ---- architectures
+
+SPARK = INVENTORY.replace("{uuid: GPU-b}", "{uuid: GPU-b, model: GB10, memory: 119GiB}")
+
+
+def test_an_image_without_the_architecture_of_a_host_is_a_mistake(project: Project) -> None:
+    locked(project.write(SPARK, JOBS), {TRAINER: digest(1), THEIRS: digest(2)}, "linux/amd64")
+    result = project.kit("plan")
+    assert result.status == 2
+    assert result.err.startswith(
+        f"jobs/b.yaml:1: image: images.lock has {THEIRS} for linux/amd64 alone, pc2 needs "
+        "linux/arm64; build it for all: `kit image build --platform linux/amd64,linux/arm64 --push`"
+    )
+    assert "jobs/a.yaml" not in result.err
+
+
+def test_a_server_needs_an_image_for_its_host_too(project: Project) -> None:
+    servers = {"digits": "image: registry.lab:5000/trainer:1.4\njob: digits\n"}
+    job = JOB + "hosts: {names: [pc1]}\n"
+    locked(project.write(SPARK, {"digits": job}, servers), {TRAINER: digest(1)}, "linux/amd64")
+    assert "serve/digits.yaml:1: image: images.lock has" in project.kit("plan").err
+
+
+@pytest.mark.parametrize("platforms", [(), ("linux/arm64", "linux/amd64")])
+def test_an_image_with_all_architectures_or_unknown_ones_is_accepted(
+    project: Project, platforms: tuple[str, ...]
+) -> None:
+    locked(project.write(SPARK, JOBS), FULL, *platforms)
+    assert project.kit("plan").status == 0
+
+
+def test_a_lock_without_a_platform_does_not_prevent_the_next(
+    project: Project, registries: Registries
+) -> None:
+    locked(project.write(SPARK, JOBS), FULL, "linux/amd64")
+    registries.platforms = ("linux/amd64", "linux/arm64")
+    for name in (TRAINER, THEIRS):
+        registries.digests[name] = digest(9)
+    assert project.kit("image", "lock").status == 0
+    assert project.kit("plan").status == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "architecture"),
+    [
+        ("TITAN RTX", "", "amd64"),
+        ("GB10", "", "arm64"),
+        ("Orin", "", "arm64"),
+        ("GH200 480GB", "", "arm64"),
+        ("NVIDIA GB200", "", "arm64"),
+        ("B200", "", "amd64"),
+        ("TITAN RTX", "architecture: arm64", "arm64"),
+        ("GB10", "architecture: amd64", "amd64"),
+    ],
+)
+def test_the_architecture_of_a_host(
+    project: Project, model: str, key: str, architecture: str
+) -> None:
+    text = f"cluster: lab\nhosts: {{a: {{address: 10.0.0.1, gpus: [{{index: 0, model: {model}}}]"
+    project.write(f"{text}{', ' if key else ''}{key}}}}}\n")
+    assert project.plan().hosts[0].architecture == architecture
+
+
+def test_a_job_on_different_processors_is_told(project: Project) -> None:
+    assert not [note for note in project.write().plan().notes if "processors" in note]
+    (note,) = [note for note in project.write(SPARK).plan().notes if "processors" in note]
+    assert note.startswith(
+        "digits: its hosts have different processors: amd64 on pc1; arm64 on pc2"
+    )
 
 
 # ---- the registry that kit serves
@@ -246,19 +350,20 @@ class Registries:
 
     def __init__(self, **digests: str) -> None:
         self.digests = digests
+        self.platforms: tuple[str, ...] = ()
         self.asked: list[tuple[str, str]] = []
 
-    def digest(self, engine: Engine, image: str) -> str:
+    def locked(self, engine: Engine, image: str) -> Locked:
         self.asked.append((engine.name, image))
         if image not in self.digests:
             raise KitError(f"{image}: nobody has it", "push it")
-        return self.digests[image]
+        return Locked(self.digests[image], self.platforms)
 
 
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> Registries:
     made = Registries(**FULL)
-    monkeypatch.setattr(commands, "digest", made.digest)
+    monkeypatch.setattr(commands, "locked", made.locked)
     monkeypatch.setattr(images, "require", lambda _: None)
     return made
 
@@ -266,7 +371,7 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> Registries:
 def test_a_lock_holds_every_image(project: Project, registries: Registries) -> None:
     result = project.write(SERVED, JOBS).kit("image", "lock")
     assert (result.status, result.err) == (0, "")
-    assert read_lock(project.folder / "images.lock") == FULL
+    assert read_lock(project.folder / "images.lock") == lock(FULL)
     assert registries.asked == [("pc1", name) for name in (*sorted(set(FULL) - {NETWORK}), NETWORK)]
     assert f"+ {TRAINER}: {digest(1)}" in result.out
     assert result.out.endswith("images.lock: 4 images; next: kit render\n")
@@ -297,7 +402,7 @@ def test_check_compares_and_writes_nothing(project: Project, registries: Registr
     assert result.err == (
         "kit: images.lock differs from the registries\nrun `kit image lock`, then `kit render`\n"
     )
-    assert read_lock(project.folder / "images.lock") == FULL
+    assert read_lock(project.folder / "images.lock") == lock(FULL)
 
 
 def test_one_image_alone_can_be_locked_anew(project: Project, registries: Registries) -> None:
@@ -305,7 +410,7 @@ def test_one_image_alone_can_be_locked_anew(project: Project, registries: Regist
     registries.digests = {TRAINER: digest(9), THEIRS: digest(9)}
     result = project.kit("image", "lock", TRAINER)
     assert (result.status, result.err) == (0, "")
-    assert read_lock(project.folder / "images.lock") == {**FULL, TRAINER: digest(9)}
+    assert read_lock(project.folder / "images.lock") == lock({**FULL, TRAINER: digest(9)})
     assert "- gone:1: no longer used" in result.out
 
 
@@ -318,7 +423,7 @@ def test_a_lock_is_whole_or_as_it_was(project: Project, registries: Registries) 
         f"kit: {THEIRS}: nobody has it\npush it\nregistry:2: nobody has it\npush it\n"
         "images.lock was not changed\n"
     )
-    assert read_lock(project.folder / "images.lock") == {TRAINER: digest(8)}
+    assert read_lock(project.folder / "images.lock") == lock({TRAINER: digest(8)})
 
 
 def test_the_image_that_no_host_runs_may_be_missing(
@@ -341,6 +446,7 @@ def test_a_program_reads_json(project: Project, registries: Registries) -> None:
         "file": "images.lock",
         "before": {TRAINER: digest(8)},
         "after": {name: FULL[name] for name in (TRAINER, NETWORK)},
+        "platforms": {},
     }
 
 

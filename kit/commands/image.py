@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.lock import lock_path, lock_text, read_lock
-from kit.model import Host, Lock
+from kit.model import Host, Lock, Locked
 from kit.paths import Paths, launcher_path
-from kit.project import load_lowered, load_project
-from kit.registry import digest
+from kit.project import load_project, lowered_of
+from kit.registry import locked
 from kit.targets.lowered import Lowered
 from kit.values import Say, WrongValueError, count
 from trainer.contract.words import nearest
@@ -88,7 +89,9 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     With IMAGES, only these change. If one digest cannot be read, nothing is written. The Docker of
     the first manager asks the registries; with engine compose, the Docker of this machine.
     """
-    lowered = load_lowered(paths)
+    project = load_project(paths)
+    # The names alone matter: platforms that the old lock lacks are no mistake here.
+    lowered = lowered_of(replace(project, lock=None), project.inventory)
     known = _lockable(lowered)
     for image in images:
         if image not in known:
@@ -104,7 +107,9 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     for line in _differences(before, after):
         say(line)
     if as_json:
-        click.echo(json.dumps({"file": str(path), "before": before, "after": after}, indent=2))
+        document = {"file": str(path), "before": _digests_of(before), "after": _digests_of(after)}
+        platforms = {name: entry.platforms for name, entry in after.items() if entry.platforms}
+        click.echo(json.dumps({**document, "platforms": platforms}, indent=2))
     if check:
         return _checked(path, before, after)
     _write(path, after)
@@ -187,8 +192,8 @@ def _lockable(lowered: Lowered) -> tuple[str, ...]:
 
 def _digests(
     engine: Docker, names: Iterable[str], optional: Collection[str], say: Say
-) -> dict[str, str]:
-    """Return the digests of images.
+) -> dict[str, Locked]:
+    """Return the digests and platforms of images.
 
     Raises:
         KitError: Some digests cannot be read; the message names each one and its reason.
@@ -198,7 +203,7 @@ def _digests(
     for name in names:
         say(f"asking for {name} from {engine.name}")
         try:
-            digests[name] = digest(engine, name)
+            digests[name] = locked(engine, name)
         except KitError as error:
             if name in optional:  # Many clusters cannot reach Docker Hub.
                 say(f"skipped, because no host runs it: {error.message}")
@@ -214,14 +219,20 @@ def _differences(before: Lock, after: Lock) -> Iterable[str]:
         old, new = before.get(name), after.get(name)
         if new is None:
             yield f"- {name}: no longer used"
-        elif old is None:
-            yield f"+ {name}: {new}"
-        elif old != new:
-            yield f"~ {name}: {new}, was {old}"
+            continue
+        found = f"{new.digest} ({', '.join(new.platforms)})" if new.platforms else new.digest
+        if old is None:
+            yield f"+ {name}: {found}"
+        elif old.digest != new.digest:
+            yield f"~ {name}: {found}, was {old.digest}"
+
+
+def _digests_of(lock: Lock) -> dict[str, str]:
+    return {name: entry.digest for name, entry in lock.items()}
 
 
 def _checked(path: Path, before: Lock, after: Lock) -> int:
-    if before == after:
+    if _digests_of(before) == _digests_of(after):  # A lock of an older version has no platforms.
         return 0
     click.echo(
         f"kit: {path} differs from the registries\nrun `kit image lock`, then `kit render`",

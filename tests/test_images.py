@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -17,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit import images, registry
+from kit.builders import builder_name, nodes_of
 from kit.commands import image as commands
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker as Engine
 from kit.lock import lock_text, read_lock
-from kit.model import Locked
+from kit.model import Host, Locked
 from kit.paths import launcher_path
 from kit.targets.swarm.platform import NETWORK_IMAGE as NETWORK
 from tests.conftest import Docker
@@ -306,6 +308,12 @@ SLIPS = [
     (OURS, "build --on pc9", "--on pc9: there is no such host in the inventory\ndid you mean pc"),
     (OURS, "build Trainer", "'Trainer' is not the name of an image"),
     (OURS, f"push {TRAINER}@{digest(1)}", "the build determines the digest"),
+    (OURS, "build --platform linux/amd64,linux/arm64", "add --push: the registry holds all"),
+    (
+        OURS,
+        "build --platform arm64",
+        "'arm64' is not a platform that PyTorch has builds for\nwrite linux/amd64,linux/arm64",
+    ),
     (OURS, "lock --on pc9", "--on pc9: there is no such host"),
     (OURS, "lock other:1", "other:1: the rendered files have no such image"),
     (OURS.replace("swarm", "local"), "lock", "with engine local and these jobs there is no image"),
@@ -457,6 +465,94 @@ def test_a_lock_that_cannot_be_written(project: Project, registries: Registries)
         1,
         "kit: images.lock: cannot be written: No space left on device\n",
     )
+
+
+# ---- the build
+
+DOCKER = """#!/bin/sh
+# Notes its arguments; knows a builder once it was made.
+echo "$*" >>"{folder}/calls"
+case "$*" in
+*"buildx inspect"*) grep -q "buildx create" "{folder}/calls" ;;
+*) echo buildx ;;
+esac
+"""
+
+
+@pytest.fixture
+def calls(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
+    """The calls of a stand-in for the docker command."""
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(DOCKER.format(folder=tmp_path))
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(images, "require", lambda _: None)
+    monkeypatch.setattr(Engine, "get", lambda *_: {"Arch": "amd64"})
+    monkeypatch.setattr(images, "_require_image", lambda *_: None)
+    return lambda: (tmp_path / "calls").read_text().splitlines()
+
+
+def test_several_platforms_are_built_on_hosts_that_have_them(
+    project: Project, calls: Callable[[], list[str]]
+) -> None:
+    spark = SPARK.replace("192.168.8.114", "192.168.8.114\n    ssh: user2@spark1")
+    project.write(spark + "registry: {address: registry.lab:5000, host: pc1}\n")
+    arguments = ("image", "build", "--platform", "linux/amd64,linux/arm64", "--push")
+    for _ in range(2):
+        result = project.kit(*arguments)
+        assert (result.status, result.err) == (0, "")
+    created = [each.split() for each in calls() if "buildx create" in each]
+    assert [each[-1] for each in created][1:] == ["ssh://user2@spark1"]
+    assert ["--append" in each for each in created] == [False, True]
+    assert [each[each.index("--platform") + 1] for each in created] == [
+        "linux/amd64",
+        "linux/arm64",
+    ]
+    builds = [each for each in calls() if "buildx build" in each]
+    assert len(builds) == 2
+    (name,) = {each[each.index("--name") + 1] for each in created}
+    for each in builds:
+        assert f"--builder {name}" in each
+        assert "--platform linux/amd64,linux/arm64" in each
+        assert "--push" in each.split()
+        assert f"--tag {TRAINER}" in each
+    # The registry has the image: the engine has none to push.
+    assert not [each for each in calls() if each.startswith("push") or " push " in each]
+    assert "next: kit image lock" in result.out
+
+
+def test_one_platform_stays_with_the_engine(
+    project: Project, calls: Callable[[], list[str]]
+) -> None:
+    assert project.write(OURS).kit("image", "build", "--platform", "linux/arm64").status == 0
+    (call,) = [each for each in calls() if "buildx build" in each]
+    assert "--builder default" in call
+    assert "--platform linux/arm64" in call
+    assert "--push" not in call.split()
+    assert "--label org.opencontainers.image.version=" in call
+    assert not [each for each in calls() if "buildx create" in each]
+
+
+def test_the_nodes_of_a_build() -> None:
+    spark = Host("spark1", "10.0.0.2", "user@spark1", (), (), None, 0, (), None, "arm64")
+    both = ("linux/amd64", "linux/arm64")
+
+    def nodes(own: str, *hosts: Host) -> list[tuple[str, tuple[str, ...]]]:
+        return [
+            (each.name, each.platforms) for each in nodes_of(Engine("here", None), own, hosts, both)
+        ]
+
+    assert nodes("linux/amd64", spark) == [
+        ("here", ("linux/amd64",)),
+        ("spark1", ("linux/arm64",)),
+    ]
+    # Nobody else has them: this engine emulates one.
+    assert nodes("linux/amd64") == [("here", both)]
+    assert nodes("linux/arm64", spark) == [("here", both)]
+    assert builder_name([], "") != builder_name([], "registry.lab:5000")
 
 
 # ---- the build's context

@@ -337,7 +337,8 @@ ROOMS_OF_KIT = {
     | {"yamlfile", "lock", "paths", "platforms", "retention", "sharing"},
     "tree": {"errors", "files", "model"},
     "registry": {"hosts", "model", "platforms", "values", "addresses", "errors", "files"},
-    "images": {"hosts", "registry", "model", "platforms", "values", "errors"},
+    "builders": {"hosts", "model", "platforms", "values", "errors"},
+    "images": {"builders", "hosts", "registry", "values", "errors"},
     "prepare": {"runtime", "hosts", "model", "values", "addresses", "errors"},
     "project": {"config", "paths", "plan", "targets", "model", "errors", "memory", "files"},
     "rendered": {"paths", "prepare", "targets", "render", "tree", "model", "values", "errors"}

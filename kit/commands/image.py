@@ -13,6 +13,7 @@ import click
 
 from kit import addresses, files
 from kit import images as trainer
+from kit.builders import nodes_of
 from kit.commands.options import with_paths
 from kit.config.load import Project
 from kit.errors import InputError, KitError
@@ -20,6 +21,7 @@ from kit.hosts.docker import Docker
 from kit.lock import lock_path, lock_text, read_lock
 from kit.model import Host, Lock, Locked
 from kit.paths import Paths, launcher_path
+from kit.platforms import ARCHITECTURES, platform
 from kit.project import load_project, lowered_of
 from kit.registry import locked
 from kit.targets.lowered import Lowered
@@ -44,20 +46,63 @@ def command() -> None:
 @_on("Build")
 @click.option("--base", metavar="IMAGE", help="Build on this image instead of PyTorch's.")
 @click.option("--push", "pushed", is_flag=True, help="Push it too, as `kit image push` does.")
+@click.option(
+    "--platform",
+    "platforms",
+    metavar="LIST",
+    help="Build for these platforms, as linux/amd64,linux/arm64; default: that of the engine.",
+)
 def build(
-    paths: Paths, images: tuple[str, ...], on: str | None, base: str | None, *, pushed: bool
+    paths: Paths,
+    images: tuple[str, ...],
+    on: str | None,
+    base: str | None,
+    platforms: str | None,
+    *,
+    pushed: bool,
 ) -> None:
     """Build the trainer's image under the names IMAGES.
 
-    By default, the images of servers and of jobs with `train:` in the inventory's registry.
+    By default, the images of servers and of jobs with `train:` in the inventory's registry. For
+    several platforms, a host of the inventory builds each that the engine does not have.
     """
+    wanted = _platforms(platforms)
+    if len(wanted) > 1 and not pushed:
+        what = f"--platform {platforms}: an engine holds an image of one platform under a name"
+        raise InputError(what, "add --push: the registry holds all of them")
     engine, names = _targets(paths, images, on)
+    made = trainer.Build(names, base, wanted)
     with closing(engine):
-        trainer.build(engine, names, base, launcher_path().parent, click.echo)
-        if pushed:
+        if made.several:
+            trainer.require(engine)
+            _build_for_several(engine, made, paths)
+        else:
+            trainer.build(engine, made, launcher_path().parent, click.echo)
+        if pushed and not made.several:
             trainer.push(engine, names, click.echo)
     step = "lock" if pushed else f"push{f' --on {on}' if on else ''}"
     click.echo(f"built {', '.join(names)}; next: kit image {step}")
+
+
+def _platforms(listed: str | None) -> tuple[str, ...]:
+    """Return the platforms of the option, each of which a host may have."""
+    known = [platform(architecture) for architecture in ARCHITECTURES]
+    words = tuple(dict.fromkeys(listed.split(","))) if listed else ()
+    for word in words:
+        if word not in known:
+            what = f"--platform {listed}: {word!r} is not a platform that PyTorch has builds for"
+            raise InputError(what, f"write {','.join(known)}, or one of them")
+    return words
+
+
+def _build_for_several(engine: Docker, wanted: trainer.Build, paths: Paths) -> None:
+    """Build with the engines of hosts, if there is an inventory that names some."""
+    inventory = load_project(paths).inventory if paths.inventory.exists() else None
+    own = platform(engine.get("/version")["Arch"])
+    nodes = nodes_of(engine, own, inventory.hosts if inventory else (), wanted.platforms)
+    registry = inventory.registry if inventory else None
+    http = registry.address if registry and registry.host else ""
+    trainer.build(engine, wanted, launcher_path().parent, click.echo, nodes, http)
 
 
 @command.command("push", short_help="Push the image to the registry.")

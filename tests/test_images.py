@@ -28,6 +28,7 @@ from kit.paths import launcher_path
 from kit.targets.swarm.platform import NETWORK_IMAGE as NETWORK
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project
+from trainer import sbom
 
 TRAINER = "registry.lab:5000/trainer:1.4"
 THEIRS = "pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel"
@@ -572,6 +573,24 @@ def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
         assert {path.stat().st_mtime for path in (folder / "trainer").rglob("*")} == {0}
         assert {path.stat().st_mode & 0o777 for path in copies} == {0o644}
     assert not folder.exists()
+
+
+def test_the_packages_of_an_image_are_listed(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text(
+        "Package: libc6\nStatus: install ok installed\nArchitecture: arm64\n"
+        "Version: 2.36-9+deb12u14\n"
+        "Description: C library\n of: all\n\n"
+        "Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
+    )
+    (libc,) = sbom.debian_packages(status)
+    assert libc["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=arm64"
+    assert list(sbom.debian_packages(tmp_path / "none")) == []
+    python = list(sbom.python_packages())
+    assert "pydantic" in {each["name"] for each in python}
+    document = sbom.document([libc, *python, libc])
+    assert document == sbom.document([*reversed(python), libc])
+    assert json.dumps(document).count("pkg:deb/debian/libc6") == 1
 
 
 # ---- registries and logins

@@ -540,6 +540,7 @@ MAY_IMPORT = {
     | {"contract.notify", "data.files", "data.fetched", "vision.downloads"},
     "launch": {"launcher"},
     "keeper": {"launcher"},
+    "sbom": set(),
     "serve": {"contract", "output", "data", "checkpoints", "core", "launcher", "custom", "text"}
     | {"parallel.device"},
     "bench": {"output", "data", "checkpoints", "core", "parallel", "train", "launcher.interfaces"},

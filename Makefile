@@ -51,7 +51,7 @@ test-lab: export KIT_TEST_LABS ?= 1
 test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms and Compose hosts, as root
 	$(BUDGET) 25 -- $(PYTEST) 4 -m "lab and not long" tests/lab $(ARGS)
 
-test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow .tools/.ansible ## run frameworks, chaos, soaks; before a release
+test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow .tools/.ansible .tools/.arm64 ## run frameworks, chaos, soaks; before a release
 	$(BUDGET) 90 -- $(PYTEST) 3 -m long --note "$(ARGS)" $(ARGS)
 
 test-versions: .venv/.kit ## run the pure tests with the lowest and the newest versions that pyproject.toml admits
@@ -173,6 +173,11 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 .tools/.docker: tests/docker-cli
 	@tests/docker-cli
 	@mkdir -p .tools
+	@touch $@
+
+.tools/.arm64: .venv/.kit tests/arm64
+	@echo "fetching an emulator, Python and PyTorch for arm64 for their test (once; 1 GB)"
+	@tests/arm64
 	@touch $@
 
 .tools/.vision: .venv/.kit locks/frameworks.txt

@@ -277,6 +277,17 @@ def nfs_export(text: object) -> str:
     )
 
 
+def interfaces(value: object) -> str:
+    """Check the name of an interface, or a list of names; return them with commas, as NCCL does."""
+    if not isinstance(value, list):
+        return interface(value)
+    names = [interface(each) for each in value]
+    if not names or len(set(names)) < len(names) or "auto" in names:
+        what = f"{shown(value)} is not a list of different interfaces"
+        raise WrongValueError(what, "write for example [enp1s0f0np0, enp1s0f1np1]")
+    return ",".join(names)
+
+
 def interface(text: object) -> str:
     """Check the name of one network interface."""
     if isinstance(text, str) and _INTERFACE.fullmatch(text):

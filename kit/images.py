@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
+from kit.builders import Node, make_builder
 from kit.errors import InputError, KitError
 from kit.hosts.connection import EngineError
 from kit.hosts.docker import Docker
 from kit.registry import explained
 from kit.values import Say
 
+BUILDX = "install the plugin docker-buildx-plugin (docker-buildx of Debian) here"
 # Patterns in the output of a build, each with its hint.
 _FAILURES = (
     (
@@ -30,47 +34,92 @@ _FAILURES = (
         "check the name of the base image, and that {engine} reaches its registry;\n"
         "for another image with PyTorch: --base IMAGE",
     ),
-    (r"buildx|BuildKit", "install the plugin docker-buildx-plugin (docker-buildx of Debian) here"),
+    (
+        r"exec format error",
+        "{engine} does not run programs of that platform: build on a host that has it (--on), or\n"
+        "install the emulation: docker run --privileged --rm tonistiigi/binfmt --install all",
+    ),
+    (r"buildx|BuildKit", BUILDX),
 )
 
 
-def build(engine: Docker, images: Iterable[str], base: str | None, trainer: Path, say: Say) -> None:
-    """Build the trainer's image with all names of `images`; `trainer` is the package's folder.
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build of the trainer's image under all names of `images`.
+
+    `base` is the image that it begins with, None for the Dockerfile's. With several `platforms` the
+    result is pushed: an engine has no room for two images under one name.
+    """
+
+    images: tuple[str, ...]
+    base: str | None = None
+    platforms: tuple[str, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether it gives an image for several platforms."""
+        return len(self.platforms) > 1
+
+
+def build(
+    engine: Docker,
+    wanted: Build,
+    trainer: Path,
+    say: Say,
+    nodes: Sequence[Node] = (),
+    http: str = "",
+) -> None:
+    """Build the trainer's image; `trainer` is the package's folder.
+
+    For several platforms the `nodes` build, each its own ones, and the result goes to the registry;
+    `http` is one without a certificate.
 
     Raises:
         KitError: There is no engine, or the build failed and its output was printed.
     """
-    images = list(images)
     require(engine)
-    say(f"building {', '.join(images)} on {engine.name}")
-    arguments = {"BASE_IMAGE": base} if base else {}
+    say(f"building {', '.join(wanted.images)} on {engine.name}")
     with _context(trainer) as folder:
         try:
-            _build(engine, folder, images, arguments, say)
+            _build(engine, folder, wanted, say, nodes, http)
         except KitError as error:
             raise _build_failure(error, engine.name) from None
 
 
 def _build(
-    engine: Docker, folder: Path, images: list[str], arguments: dict[str, str], say: Say
+    engine: Docker, folder: Path, wanted: Build, say: Say, nodes: Sequence[Node], http: str
 ) -> None:
+    arguments = {"BASE_IMAGE": wanted.base} if wanted.base else {}
+    labels = labels_of(wanted.base)
     with engine.acting("the build failed") as docker:
         if not docker.buildx.is_installed():
-            docker.legacy_build(folder, build_args=arguments, tags=images, quiet=False)
+            if wanted.platforms:
+                raise KitError("the build for named platforms needs buildx", BUILDX)
+            tags = list(wanted.images)
+            docker.legacy_build(folder, build_args=arguments, labels=labels, tags=tags, quiet=False)
             return
         # The default builder puts the image into this engine, whichever builder is selected here.
         # Without provenance equal files give equal digests.
         lines = docker.buildx.build(
             folder,
             build_args=arguments,
-            builder="default",
+            builder=make_builder(engine, nodes, http, say) if wanted.several else "default",
+            labels=labels,
+            platforms=list(wanted.platforms) or None,
             progress="plain",
             provenance=False,
+            push=wanted.several,
             stream_logs=True,
-            tags=images,
+            tags=list(wanted.images),
         )
         for line in cast(Iterator[str], lines):
             say(line.rstrip())
+
+
+def labels_of(base: str | None) -> dict[str, str]:
+    """Return the labels of an image that only its build knows (OCI image-spec, annotations)."""
+    labels = {"org.opencontainers.image.version": version("kit")}
+    return labels | ({"org.opencontainers.image.base.name": base} if base else {})
 
 
 def _build_failure(error: KitError, engine: str) -> KitError:

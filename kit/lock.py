@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from kit import addresses
 from kit.errors import Problem, ProblemsError
-from kit.model import Lock
+from kit.model import Lock, Locked
 from kit.paths import IMAGES
 from kit.values import WrongValueError
 from kit.yamlfile import parse, read_text
@@ -16,8 +17,10 @@ from trainer.contract.words import shown
 
 HEADER = """\
 # Written by `kit image lock`: what the registries had under these names. `kit render` pins the
-# images to it. Commit it; after a push, run `kit image lock` and `kit render` again.
+# images to the digests, and `kit plan` compares the platforms with the hosts. Commit it; after a
+# push, run `kit image lock` and `kit render` again.
 """
+_PLATFORM = re.compile(r"[a-z0-9]+(/[a-z0-9]+){1,2}")
 _ANEW = "remove the file and run `kit image lock`"
 
 
@@ -42,21 +45,40 @@ def read_lock(path: Path) -> Lock | None:
         raise ProblemsError([Problem(str(path), document.line(()), "", what, _ANEW)])
     problems = [
         Problem(str(path), document.line((image,)), "", what, _ANEW)
-        for image, digest in content.items()
-        if (what := _wrong(image, digest))
+        for image, entry in content.items()
+        if (what := _wrong(image, entry))
     ]
     if problems:
         raise ProblemsError(problems)
-    return content
+    return {image: Locked(*_parts(entry)) for image, entry in content.items()}
 
 
-def _wrong(image: str, digest: object) -> str:
+def _parts(entry: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the digest and the platforms of an entry; locks of older versions have no platforms.
+
+    Raises:
+        TypeError: It does not have this form.
+    """
+    if not isinstance(entry, dict):
+        return entry, ()
+    if set(entry) != {"digest", "platforms"} or not isinstance(entry["platforms"], list):
+        raise TypeError
+    return entry["digest"], tuple(entry["platforms"])
+
+
+def _wrong(image: str, entry: object) -> str:
     try:
         addresses.image(image)
+        digest, platforms = _parts(entry)
     except WrongValueError as error:
         return error.what
+    except TypeError:
+        return f"{shown(entry)} is not the digest of an image with its platforms"
     if "@" in image:
         return f"{image} has its digest already"
+    for each in platforms:
+        if not isinstance(each, str) or not _PLATFORM.fullmatch(each):
+            return f"{shown(each)} is not a platform, as linux/arm64"
     if isinstance(digest, str) and re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         return ""
     return f"{shown(digest)} is not the digest of an image"
@@ -64,4 +86,10 @@ def _wrong(image: str, digest: object) -> str:
 
 def lock_text(lock: Lock) -> str:
     """Return the text of a lock file."""
-    return HEADER + "".join(f"{image}: {lock[image]}\n" for image in sorted(lock))
+    return HEADER + "".join(f"{image}: {_entry(lock[image])}\n" for image in sorted(lock))
+
+
+def _entry(locked: Locked) -> str:
+    if not locked.platforms:
+        return locked.digest
+    return f"{{digest: {locked.digest}, platforms: [{', '.join(locked.platforms)}]}}"

@@ -7,16 +7,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
+from kit.platforms import AMD64
 from kit.retention import KeptLogs
 from kit.sharing import EQUAL, Hours, Sharing
 
-Lock = Mapping[str, str]
-"""Digests (`sha256:…`) by the images' names in the user's files."""
 Tree = dict[str, str]
 """The rendered files: texts by path, relative to the tree."""
 
 AUTO = "auto"
 """The interface of the route to the rendezvous, which the launcher finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """An image in images.lock: its digest, `sha256:…`.
+
+    `platforms` are those that its registry has, as `linux/arm64`; none if they are not known.
+    """
+
+    digest: str
+    platforms: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the digest."""
+        return self.digest
+
+
+Lock = Mapping[str, Locked]
+"""The locked images by their names in the user's files."""
 
 
 class EngineName(StrEnum):
@@ -82,8 +100,9 @@ class Gpu:
 class Host:
     """One host. `speed` is its link's in bits per second, `loc` its place in the inventory.
 
-    `interface` is None if the network's interface applies. `lend` are the hours in which the jobs
-    of the queue may use it, None for always.
+    `interface` is None if the network's interface applies, several have commas. `lend` are the
+    hours in which the jobs of the queue may use it, None for always. `architecture` is that of its
+    processor, by Docker's name.
     """
 
     name: str
@@ -95,6 +114,7 @@ class Host:
     speed: int
     loc: Loc
     lend: Hours | None = None
+    architecture: str = AMD64
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +128,12 @@ class Network:
     infiniband: bool
     encrypted: bool
     nccl: tuple[tuple[str, str], ...]
+
+
+def interfaces_of(host: Host, network: Network) -> tuple[str, ...]:
+    """Return the interfaces of a host for the training; none if the launcher finds its own."""
+    named = host.interface or network.interface or AUTO
+    return () if named == AUTO else tuple(named.split(","))
 
 
 @dataclass(frozen=True, slots=True)

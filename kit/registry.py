@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from kit.addresses import registry_host
 from kit.errors import InputError, KitError
 from kit.files import read_plain
 from kit.hosts.docker import Docker
+from kit.model import Locked
+from kit.platforms import ARCHITECTURES
 
 HUB = "docker.io"
 _HUB_LOGIN = "https://index.docker.io/v1/"
@@ -66,8 +69,8 @@ def explained(error: KitError, image: str, engine: Docker) -> KitError:
     return KitError(f"{image}: {error.message}", error.hint)
 
 
-def digest(engine: Docker, image: str) -> str:
-    """Return an image's digest, which the engine asks its registry for.
+def locked(engine: Docker, image: str) -> Locked:
+    """Return an image's digest and platforms, which the engine asks its registry for.
 
     Raises:
         KitError: The engine cannot be reached, or the registry gives no digest.
@@ -77,7 +80,21 @@ def digest(engine: Docker, image: str) -> str:
         answer = engine.get(f"/distribution/{image}/json", headers=headers)
     except KitError as error:
         raise explained(error, image, engine) from None
-    return str(answer["Descriptor"]["digest"])
+    return Locked(str(answer["Descriptor"]["digest"]), _platforms(answer.get("Platforms") or ()))
+
+
+def _platforms(listed: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the platforms of an image as `linux/arm64`; attestations are of platform unknown.
+
+    The variants of amd64 and arm64 are left out: v1 and v8 are all that Docker has of them.
+    """
+    found = set()
+    for each in listed:
+        system, architecture = str(each.get("os", "")), str(each.get("architecture", ""))
+        variant = "" if architecture in ARCHITECTURES else str(each.get("variant", ""))
+        if "unknown" not in {system, architecture} and system and architecture:
+            found.add("/".join(filter(None, (system, architecture, variant))))
+    return tuple(sorted(found))
 
 
 def login(registry: str) -> dict[str, str]:

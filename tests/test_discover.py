@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from kit.config.load import Sources, read_inventory
 from kit.discover import match
+from kit.discover.cable import shared_fast_network
 from kit.discover.engines import REMEDIES, StandIn
 from kit.discover.facts import DiscoveredHost, HostFacts
 from kit.discover.match import HostToAsk, logins_of
 from kit.discover.notes import notes_of
 from kit.discover.parse import read_facts
-from kit.discover.update import new_inventory, shared_fast_network, updated
+from kit.discover.update import new_inventory, updated
 from kit.errors import InputError
 from kit.model import Inventory
 
@@ -64,6 +65,7 @@ def printed(**changes: str) -> str:
         "gpu-mig": "",
         "pci": "",
         "gpu-ecc": f"{TITAN}, [N/A]\n{GV100}, Enabled",
+        "tegra": "",
         "cuda": "CUDA Version: 12.4",
         "topology": "",
         "docker": DOCKER,
@@ -358,6 +360,57 @@ UUIDS = f"""
       - {{uuid: {GV100}, model: Quadro GV100, memory: 32GiB}}"""
 
 
+SPARK: dict[str, str] = {
+    "host": "spark1\nLinux 6.11.0-1016-nvidia\naarch64\n192.168.8.20 50000 192.168.8.31 22",
+    "addresses": "2: eno1    inet 192.168.8.31/24 scope global eno1",
+    "cpu": "20\nModel name:                           Cortex-X925",
+    "memory": "MemTotal:       125513872 kB",
+    "gpus": f"GPU 0: NVIDIA GB10 (UUID: {TITAN})",
+    "gpu_query": f"{TITAN}, 0, NVIDIA GB10, [N/A], 580.95.05",
+}
+
+
+def test_the_processor_of_a_host_is_written_unless_it_is_the_usual_one() -> None:
+    text, notes = update(
+        "cluster: lab\nhosts:\n  a: {address: 10.0.0.1, roles: [manager]}\n", facts(**SPARK)
+    )
+    assert "  spark1:\n    address: 192.168.8.31\n" in text
+    assert "    architecture: arm64\n" in text
+    assert inventory_of(text).hosts[1].architecture == "arm64"
+    assert facts(**SPARK).cpu == "Cortex-X925"
+    assert update(text, facts(**SPARK)) == (text, notes)
+    bare = facts(gpus="No devices were found", gpu_query="")
+    assert "architecture" not in update(text, bare)[0].partition("pc2")[2]
+
+
+def test_a_processor_that_the_inventory_does_not_have_is_added_or_told() -> None:
+    host = "cluster: lab\nhosts:\n  spark1:\n    address: 192.168.8.31\n    speed: 1Gbit\n"
+    bare = {**SPARK, "gpus": "No devices were found", "gpu_query": ""}
+    text, _ = update(host, facts(**bare))
+    assert "    architecture: arm64\n" in text
+    # The model of a GPU says it already.
+    gpu = f"    gpus: [{{uuid: {TITAN}, model: GB10, memory: 119GiB}}]\n"
+    assert update(host + gpu, facts(**SPARK))[0] == host + gpu
+    _, notes = update(host + "    architecture: amd64\n" + gpu, facts(**SPARK))
+    assert notes == (
+        "spark1: its processor is arm64, the inventory says amd64: correct `architecture`",
+    )
+
+
+@pytest.mark.parametrize(
+    ("chip", "model"), [("tegra234", "Orin"), ("tegra194", "Xavier"), ("tegra264", "Thor")]
+)
+def test_a_jetson_without_nvidia_smi_has_its_gpu(chip: str, model: str) -> None:
+    tegra = f"NVIDIA Jetson AGX Orin Developer Kit\nnvidia,p3701-0000\nnvidia,{chip}"
+    memory = "MemTotal:       31445912 kB"
+    found = facts(**{**SPARK, "gpus": "", "gpu_query": "", "tegra": tegra, "memory": memory})
+    (gpu,) = found.gpus
+    assert (gpu.model, gpu.index, gpu.shared, gpu.memory) == (model, 0, True, 29 * 2**30)
+    text, _ = update("cluster: lab\nhosts:\n  a: {address: 10.0.0.1, roles: [manager]}\n", found)
+    assert f"      - {{index: 0, model: {model}, memory: 29GiB}}\n" in text
+    assert update(text, found) == (text, ())
+
+
 def test_uuids_replace_a_number_and_all_else_stays() -> None:
     before = WRITTEN.format(gpus="2  # two")
     text, notes = update(before, facts())
@@ -505,6 +558,87 @@ def test_a_fast_second_network_is_told_and_used() -> None:
     advice = "write these as their addresses to use it (a: 10.0.0.1, b: 10.0.0.2)"
     assert list(notes_of(slow)) == [f"{said}: {advice}"]
     assert shared_fast_network([pair[0][1], host("c", 3)]) is None
+
+
+PORTS = ("enp1s0f0np0", "enp1s0f1np1")
+
+
+def cabled(name: str, number: int, mtu: int = 9000, devices: str = "01") -> HostFacts:
+    """One of two DGX Sparks: each port of its cable has a network of its own."""
+    links = "".join(f"\n{port} device up {mtu} 200000" for port in PORTS)
+    lines = [f"2: eno1    inet 192.168.8.{number}/24 scope global eno1"]
+    lines += [
+        f"{index + 3}: {port}    inet 192.168.10{index}.{number}/24 scope global {port}"
+        for index, port in enumerate(PORTS)
+    ]
+    rdma = "\n".join(
+        f"rocep1s0f{each}|{PORTS[int(each)]}|Ethernet|4: ACTIVE|200 Gb/sec (4X HDR)"
+        for each in devices
+    )
+    return host(
+        name,
+        number,
+        interfaces=f"eno1 device up 1500 10000{links}",
+        addresses="\n".join(lines),
+        rdma=rdma,
+        gpus="No devices were found",
+        gpu_query="",
+    )
+
+
+def pair_of(one: HostFacts, other: HostFacts) -> list[DiscoveredHost]:
+    answered = [(HostToAsk(each.hostname, each.hostname), each) for each in (one, other)]
+    return named(answered, shared_fast_network([one, other]))
+
+
+def test_both_ports_of_a_cable_are_written_for_nccl() -> None:
+    found = pair_of(cabled("spark1", 1), cabled("spark2", 2))
+    assert [each.address for each in found] == ["192.168.100.1", "192.168.100.2"]
+    text = new_inventory("sparks", "swarm", found).text
+    assert text.endswith(
+        "network:\n  driver: host\n  interface: [enp1s0f0np0, enp1s0f1np1]\n  speed: 200Gbit\n"
+        '  mtu: 9000\n  infiniband: true\n  nccl: {NCCL_IB_HCA: "=rocep1s0f0,rocep1s0f1"}\n'
+    )
+    network = inventory_of(text).network
+    assert (network.interface, network.mtu) == ("enp1s0f0np0,enp1s0f1np1", 9000)
+    said = "all hosts share 2 fast links, enp1s0f0np0 and enp1s0f1np1: NCCL uses all of them"
+    assert said in list(notes_of(found))
+
+
+def test_what_a_cable_lacks_is_told() -> None:
+    found = pair_of(cabled("spark1", 1, mtu=1500), cabled("spark2", 2, devices="0"))
+    text = new_inventory("sparks", "swarm", found).text
+    assert "infiniband" not in text
+    assert "mtu" not in text
+    notes = "\n".join(notes_of(found))
+    assert "the MTU of enp1s0f0np0 and enp1s0f1np1 is 1500: 9000 on all hosts" in notes
+    assert "not every host has an active RDMA device for each of enp1s0f0np0" in notes
+
+
+def test_an_inventory_that_exists_is_told_what_to_write() -> None:
+    found = pair_of(cabled("spark1", 1), cabled("spark2", 2))
+    text = new_inventory("sparks", "swarm", found).text.partition("network:")[0]
+    known = inventory_of(text).hosts
+    notes = "\n".join(
+        notes_of([replace(each, known=one) for each, one in zip(found, known, strict=True)])
+    )
+    assert (
+        "with `network: {driver: host, interface: [enp1s0f0np0, enp1s0f1np1], speed: 200Gbit, "
+        'mtu: 9000, infiniband: true, nccl: {NCCL_IB_HCA: "=rocep1s0f0,rocep1s0f1"}}`' in notes
+    )
+
+
+def test_two_ports_in_one_network_are_told() -> None:
+    facts_of = cabled("spark1", 1)
+    same = tuple(
+        replace(each, addresses=("192.168.100.7/24",)) if each.name == PORTS[1] else each
+        for each in facts_of.interfaces
+    )
+    one = DiscoveredHost("spark1", "a", "192.168.100.1", replace(facts_of, interfaces=same))
+    assert (
+        "spark1: enp1s0f0np0 and enp1s0f1np1 are both in 192.168.100.0/24: packets leave by one of "
+        "them; give each port a network of its own on all hosts" in list(notes_of([one]))
+    )
 
 
 def test_versions_that_differ_and_clocks_are_told() -> None:

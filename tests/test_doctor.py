@@ -15,6 +15,7 @@ import pytest
 
 from kit.commands.expectations import expectations
 from kit.discover.engines import StandIn
+from kit.discover.facts import InterfaceFacts
 from kit.discover.parse import read_facts
 from kit.doctor import codes, host_codes
 from kit.doctor.checks import containers, links, network, services
@@ -26,6 +27,7 @@ from kit.doctor.facts import (
     Container,
     DataNeed,
     GpuHealth,
+    HostImage,
     Node,
     Process,
     Report,
@@ -67,7 +69,7 @@ VITALS = Vitals(
     health=(GpuHealth(TITAN, True, 280.0, 280.0, 0, 1), GpuHealth(GV100, True, 250.0, 250.0, 0, 0)),
     xids=(),
     rooms=(Room("/var/lib/docker", 2**40, 2**39),),
-    images={IMAGE: ("sha256:aaaa", ())},
+    images={IMAGE: HostImage("sha256:aaaa", (), "amd64")},
     swarm=SWARM,
 )
 DOCKER = (
@@ -236,9 +238,68 @@ def test_hosts_are_compared_with_each_other() -> None:
     patch = replace(FACTS.docker, version="26.1.4")
     assert bad(check_all(*two(docker=patch))) == {"KIT-DOCKER-002": Verdict.NOTE}
     reports, wanted = two()
-    images = {IMAGE: ("sha256:bbbb", ())}
+    images = {IMAGE: HostImage("sha256:bbbb", (), "amd64")}
     reports[1] = replace(reports[1], vitals=replace(reports[1].vitals, images=images))
     assert bad(check_all(reports, wanted)) == {"KIT-DOCKER-004": Verdict.WRONG}
+
+
+def test_the_image_of_another_architecture_is_compared_with_none() -> None:
+    reports, wanted = two(architecture="aarch64")
+    images = {IMAGE: HostImage("sha256:bbbb", (), "arm64")}
+    reports[1] = replace(reports[1], vitals=replace(reports[1].vitals, images=images))
+    wanted = replace(
+        wanted,
+        hosts=(
+            wanted.hosts[0],
+            replace(wanted.hosts[1], host=replace(wanted.hosts[1].host, architecture="arm64")),
+        ),
+    )
+    assert bad(check_all(reports, wanted)) == {}
+
+
+def test_the_processor_and_the_image_for_it() -> None:
+    """An image for amd64 on a host that the inventory takes for one of amd64, and is not."""
+    assert of(architecture="aarch64") == {
+        "KIT-HOST-009": Verdict.WRONG,
+        "KIT-DOCKER-008": Verdict.WRONG,
+    }
+    spark: dict[str, object] = {"host": replace(HOST, architecture="arm64")}
+    arm: dict[str, object] = {"images": {IMAGE: HostImage("sha256:aaaa", (), "arm64")}}
+    assert of(arm, spark, architecture="aarch64") == {}
+    # Images of `docker import` of old engines have no architecture.
+    none: dict[str, object] = {"images": {IMAGE: HostImage("sha256:aaaa")}}
+    assert of(none, spark, architecture="aarch64") == {}
+    assert host_codes.PROCESSOR.quick
+    assert "host" in QUICK
+
+
+def test_each_planned_port_of_a_cable_is_judged() -> None:
+    """The address is on the first; NCCL would leave out another one without a word."""
+    first = InterfaceFacts("eno1", True, True, 9000, 10**9, ("192.168.8.114/24",))
+    second = InterfaceFacts("eno2", True, True, 9000, 10**9, ("10.0.1.1/24",))
+    want = replace(WANTED.hosts[0], interface="eno1,eno2")
+    wanted = replace(WANTED, overlay="", mtu=9000)
+
+    def said(**changes: object) -> list[str]:
+        facts = replace(FACTS, interfaces=(first, replace(second, **changes)))  # type: ignore[arg-type]
+        found = network.check(replace(REPORT, facts=facts), want, wanted)
+        return [each.evidence for each in found if each.verdict is not Verdict.OK]
+
+    assert said() == []
+    assert said(name="eno3") == ["there is no interface eno2 (eno1, eno3)"]
+    assert said(up=False) == ["eno2 is down"]
+    assert said(addresses=()) == ["eno2 has no address"]
+    assert said(mtu=1500) == ["eno2 has an MTU of 1500, the inventory says 9000"]
+
+
+def test_gpus_that_nvidias_playbook_has_offered_are_recognised() -> None:
+    docker = replace(FACTS.docker, generic=(f"NVIDIA_GPU={TITAN[:12]}", f"kit_gpu={GV100}"))
+    found = check_all([replace(REPORT, facts=replace(FACTS, docker=docker))], WANTED)
+    (lacking,) = [each for each in found if each.code is host_codes.OFFERED]
+    assert f"as after NVIDIA's Swarm playbook, Docker offers NVIDIA_GPU={TITAN[:12]}" in (
+        lacking.evidence
+    )
+    assert lacking.run.startswith("kit host prepare --run pc2")
 
 
 def test_without_a_manager_nothing_is_said_of_the_quorum() -> None:
@@ -460,7 +521,7 @@ def test_the_doctors_sections_are_read() -> None:
         "room": "1000 10 /var/lib/docker\n2000 20 /srv/my data",
         "paths": "there /srv/a\nmissing /srv/b",
         "names": "registry.lab 12",
-        "images": f'{IMAGE}|sha256:aa|["r/t@sha256:dd"]',
+        "images": f'{IMAGE}|sha256:aa|["r/t@sha256:dd"]|arm64',
         "containers": "id1|/web|nginx|nvidia|<no value>|shop|"
         '[{"Driver":"nvidia","Count":0,"DeviceIDs":["0"]}]|NVIDIA_VISIBLE_DEVICES=all',
         "volumes": "kit-pool_data",
@@ -489,7 +550,7 @@ def test_the_doctors_sections_are_read() -> None:
     assert found.rooms[1] == Room("/srv/my data", 2048000, 20480)
     assert found.missing == ("/srv/b",)
     assert found.lookups == {"registry.lab": 0.012}
-    assert found.images == {IMAGE: ("sha256:aa", ("sha256:dd",))}
+    assert found.images == {IMAGE: HostImage("sha256:aa", ("sha256:dd",), "arm64")}
     assert found.containers == (Container("id1", "web", "nginx", "nvidia", "shop", ("0",), "all"),)
     assert found.networks == ("pool-training", "ingress")
     assert found.swarm.nodes[0].labels == (("kit.host", "pc2"),)

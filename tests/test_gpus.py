@@ -352,6 +352,28 @@ def test_the_plan_says_what_shares_the_memory(project: Project, memory: str) -> 
     assert ("with `memory:` of the GPU" in said[0]) is not bool(memory)
 
 
+def gpt_on(project: Project, model: str, shared: str) -> str:
+    """What `kit plan` says of a gpt of 3 billion parameters on GPUs of 60 GiB."""
+    gpu = f"{{index: 0, model: {model}, memory: 60GiB}}"
+    hosts = f"hosts: {{a: {{address: 10.0.0.1, gpus: [{gpu}]}}}}"
+    options = "options: {layers: 32, heads: 22, width: 2816}"
+    train = (
+        f"dataset: text, path: a.txt, model: gpt, context: 512, batch_size: 1, epochs: 1, {options}"
+    )
+    job = f"image: t:1\ntrain: {{{train}, optimizer: adamw, learning_rate: 0.001}}\n"
+    job += f"limits: {{shared_memory: {shared}}}\n"
+    result = project.write(f"cluster: lab\n{hosts}\n", {"j": job}).kit("plan")
+    return result.err + result.out
+
+
+def test_a_models_memory_is_compared_with_what_dev_shm_leaves(project: Project) -> None:
+    assert "jobs/j.yaml" not in gpt_on(project, "A100", "16GiB")
+    assert "jobs/j.yaml" not in gpt_on(project, "GB10", "1GiB")
+    said = gpt_on(project, "GB10", "16GiB")
+    assert "of 47.2 GB of its GPU" in said
+    assert "; it uses its host's memory, of which /dev/shm may take 16GiB" in said
+
+
 @pytest.mark.parametrize(
     ("model", "number"),
     [("GB10", (12, 1)), ("Thor", (11, 0)), ("Orin (nvgpu)", (8, 7)), ("Xavier", (7, 2))],

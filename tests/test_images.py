@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -17,14 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit import images, registry
+from kit.builders import builder_name, nodes_of
 from kit.commands import image as commands
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker as Engine
 from kit.lock import lock_text, read_lock
+from kit.model import Host, Locked
 from kit.paths import launcher_path
 from kit.targets.swarm.platform import NETWORK_IMAGE as NETWORK
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project
+from trainer import sbom
 
 TRAINER = "registry.lab:5000/trainer:1.4"
 THEIRS = "pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel"
@@ -39,8 +43,12 @@ def digest(number: int) -> str:
 FULL = {TRAINER: digest(1), THEIRS: digest(2), "registry:2": digest(3), NETWORK: digest(4)}
 
 
-def locked(project: Project, lock: Mapping[str, str]) -> Project:
-    (project.folder / "images.lock").write_text(lock_text(lock))
+def lock(digests: Mapping[str, str], *platforms: str) -> dict[str, Locked]:
+    return {name: Locked(each, platforms) for name, each in digests.items()}
+
+
+def locked(project: Project, digests: Mapping[str, str], *platforms: str) -> Project:
+    (project.folder / "images.lock").write_text(lock_text(lock(digests, *platforms)))
     return project
 
 
@@ -114,14 +122,113 @@ NAMES = st.builds("{}{}{}".format, REGISTRIES, WORDS, TAGS)
 DIGESTS = st.text(string.hexdigits.lower(), min_size=64, max_size=64).map("sha256:{}".format)
 
 
-@given(lock=st.dictionaries(NAMES, DIGESTS, max_size=4))
+PLATFORMS = st.lists(st.sampled_from(["linux/amd64", "linux/arm64", "linux/arm/v7"]), max_size=3)
+ENTRIES = st.builds(Locked, DIGESTS, PLATFORMS.map(tuple))
+
+
+@given(entries=st.dictionaries(NAMES, ENTRIES, max_size=4))
 def test_a_lock_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, lock: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, entries: dict[str, Locked]
 ) -> None:
     path = tmp_path_factory.mktemp("lock") / "images.lock"
-    path.write_text(lock_text(lock))
-    assert read_lock(path) == lock
-    assert lock_text(dict(reversed(lock.items()))) == path.read_text()
+    path.write_text(lock_text(entries))
+    assert read_lock(path) == entries
+    assert lock_text(dict(reversed(entries.items()))) == path.read_text()
+
+
+def test_the_lock_holds_the_platforms_that_registries_have(
+    project: Project, registries: Registries
+) -> None:
+    registries.platforms = ("linux/amd64", "linux/arm64")
+    locked(project.write(), {TRAINER: digest(1), NETWORK: digest(4)})
+    assert project.kit("image", "lock", "--check").status == 0
+    said = project.kit("image", "lock", "--json").out
+    assert json.loads(said)["platforms"][TRAINER] == ["linux/amd64", "linux/arm64"]
+    text = (project.folder / "images.lock").read_text()
+    one = f"{{digest: {digest(1)}, platforms: [linux/amd64, linux/arm64]}}"
+    assert f"{TRAINER}: {one}\n" in text
+
+
+def test_the_platforms_of_an_engines_answer() -> None:
+    listed = [
+        {"architecture": "arm64", "os": "linux", "variant": "v8"},
+        {"architecture": "amd64", "os": "linux"},
+        {"architecture": "arm", "os": "linux", "variant": "v7"},
+        {"architecture": "unknown", "os": "unknown"},
+        {"architecture": "", "os": ""},
+    ]
+    assert registry._platforms(listed) == ("linux/amd64", "linux/arm/v7", "linux/arm64")
+
+
+# ---- architectures
+
+SPARK = INVENTORY.replace("{uuid: GPU-b}", "{uuid: GPU-b, model: GB10, memory: 119GiB}")
+
+
+def test_an_image_without_the_architecture_of_a_host_is_a_mistake(project: Project) -> None:
+    locked(project.write(SPARK, JOBS), {TRAINER: digest(1), THEIRS: digest(2)}, "linux/amd64")
+    result = project.kit("plan")
+    assert result.status == 2
+    assert result.err.startswith(
+        f"jobs/b.yaml:1: image: images.lock has {THEIRS} for linux/amd64 alone, pc2 needs "
+        "linux/arm64; build it for all: `kit image build --platform linux/amd64,linux/arm64 --push`"
+    )
+    assert "jobs/a.yaml" not in result.err
+
+
+def test_a_server_needs_an_image_for_its_host_too(project: Project) -> None:
+    servers = {"digits": "image: registry.lab:5000/trainer:1.4\njob: digits\n"}
+    job = JOB + "hosts: {names: [pc1]}\n"
+    locked(project.write(SPARK, {"digits": job}, servers), {TRAINER: digest(1)}, "linux/amd64")
+    assert "serve/digits.yaml:1: image: images.lock has" in project.kit("plan").err
+
+
+@pytest.mark.parametrize("platforms", [(), ("linux/arm64", "linux/amd64")])
+def test_an_image_with_all_architectures_or_unknown_ones_is_accepted(
+    project: Project, platforms: tuple[str, ...]
+) -> None:
+    locked(project.write(SPARK, JOBS), FULL, *platforms)
+    assert project.kit("plan").status == 0
+
+
+def test_a_lock_without_a_platform_does_not_prevent_the_next(
+    project: Project, registries: Registries
+) -> None:
+    locked(project.write(SPARK, JOBS), FULL, "linux/amd64")
+    registries.platforms = ("linux/amd64", "linux/arm64")
+    for name in (TRAINER, THEIRS):
+        registries.digests[name] = digest(9)
+    assert project.kit("image", "lock").status == 0
+    assert project.kit("plan").status == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "architecture"),
+    [
+        ("TITAN RTX", "", "amd64"),
+        ("GB10", "", "arm64"),
+        ("Orin", "", "arm64"),
+        ("GH200 480GB", "", "arm64"),
+        ("NVIDIA GB200", "", "arm64"),
+        ("B200", "", "amd64"),
+        ("TITAN RTX", "architecture: arm64", "arm64"),
+        ("GB10", "architecture: amd64", "amd64"),
+    ],
+)
+def test_the_architecture_of_a_host(
+    project: Project, model: str, key: str, architecture: str
+) -> None:
+    text = f"cluster: lab\nhosts: {{a: {{address: 10.0.0.1, gpus: [{{index: 0, model: {model}}}]"
+    project.write(f"{text}{', ' if key else ''}{key}}}}}\n")
+    assert project.plan().hosts[0].architecture == architecture
+
+
+def test_a_job_on_different_processors_is_told(project: Project) -> None:
+    assert not [note for note in project.write().plan().notes if "processors" in note]
+    (note,) = [note for note in project.write(SPARK).plan().notes if "processors" in note]
+    assert note.startswith(
+        "digits: its hosts have different processors: amd64 on pc1; arm64 on pc2"
+    )
 
 
 # ---- the registry that kit serves
@@ -202,6 +309,12 @@ SLIPS = [
     (OURS, "build --on pc9", "--on pc9: there is no such host in the inventory\ndid you mean pc"),
     (OURS, "build Trainer", "'Trainer' is not the name of an image"),
     (OURS, f"push {TRAINER}@{digest(1)}", "the build determines the digest"),
+    (OURS, "build --platform linux/amd64,linux/arm64", "add --push: the registry holds all"),
+    (
+        OURS,
+        "build --platform arm64",
+        "'arm64' is not a platform that PyTorch has builds for\nwrite linux/amd64,linux/arm64",
+    ),
     (OURS, "lock --on pc9", "--on pc9: there is no such host"),
     (OURS, "lock other:1", "other:1: the rendered files have no such image"),
     (OURS.replace("swarm", "local"), "lock", "with engine local and these jobs there is no image"),
@@ -246,19 +359,20 @@ class Registries:
 
     def __init__(self, **digests: str) -> None:
         self.digests = digests
+        self.platforms: tuple[str, ...] = ()
         self.asked: list[tuple[str, str]] = []
 
-    def digest(self, engine: Engine, image: str) -> str:
+    def locked(self, engine: Engine, image: str) -> Locked:
         self.asked.append((engine.name, image))
         if image not in self.digests:
             raise KitError(f"{image}: nobody has it", "push it")
-        return self.digests[image]
+        return Locked(self.digests[image], self.platforms)
 
 
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> Registries:
     made = Registries(**FULL)
-    monkeypatch.setattr(commands, "digest", made.digest)
+    monkeypatch.setattr(commands, "locked", made.locked)
     monkeypatch.setattr(images, "require", lambda _: None)
     return made
 
@@ -266,7 +380,7 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> Registries:
 def test_a_lock_holds_every_image(project: Project, registries: Registries) -> None:
     result = project.write(SERVED, JOBS).kit("image", "lock")
     assert (result.status, result.err) == (0, "")
-    assert read_lock(project.folder / "images.lock") == FULL
+    assert read_lock(project.folder / "images.lock") == lock(FULL)
     assert registries.asked == [("pc1", name) for name in (*sorted(set(FULL) - {NETWORK}), NETWORK)]
     assert f"+ {TRAINER}: {digest(1)}" in result.out
     assert result.out.endswith("images.lock: 4 images; next: kit render\n")
@@ -297,7 +411,7 @@ def test_check_compares_and_writes_nothing(project: Project, registries: Registr
     assert result.err == (
         "kit: images.lock differs from the registries\nrun `kit image lock`, then `kit render`\n"
     )
-    assert read_lock(project.folder / "images.lock") == FULL
+    assert read_lock(project.folder / "images.lock") == lock(FULL)
 
 
 def test_one_image_alone_can_be_locked_anew(project: Project, registries: Registries) -> None:
@@ -305,7 +419,7 @@ def test_one_image_alone_can_be_locked_anew(project: Project, registries: Regist
     registries.digests = {TRAINER: digest(9), THEIRS: digest(9)}
     result = project.kit("image", "lock", TRAINER)
     assert (result.status, result.err) == (0, "")
-    assert read_lock(project.folder / "images.lock") == {**FULL, TRAINER: digest(9)}
+    assert read_lock(project.folder / "images.lock") == lock({**FULL, TRAINER: digest(9)})
     assert "- gone:1: no longer used" in result.out
 
 
@@ -318,7 +432,7 @@ def test_a_lock_is_whole_or_as_it_was(project: Project, registries: Registries) 
         f"kit: {THEIRS}: nobody has it\npush it\nregistry:2: nobody has it\npush it\n"
         "images.lock was not changed\n"
     )
-    assert read_lock(project.folder / "images.lock") == {TRAINER: digest(8)}
+    assert read_lock(project.folder / "images.lock") == lock({TRAINER: digest(8)})
 
 
 def test_the_image_that_no_host_runs_may_be_missing(
@@ -341,6 +455,7 @@ def test_a_program_reads_json(project: Project, registries: Registries) -> None:
         "file": "images.lock",
         "before": {TRAINER: digest(8)},
         "after": {name: FULL[name] for name in (TRAINER, NETWORK)},
+        "platforms": {},
     }
 
 
@@ -351,6 +466,94 @@ def test_a_lock_that_cannot_be_written(project: Project, registries: Registries)
         1,
         "kit: images.lock: cannot be written: No space left on device\n",
     )
+
+
+# ---- the build
+
+DOCKER = """#!/bin/sh
+# Notes its arguments; knows a builder once it was made.
+echo "$*" >>"{folder}/calls"
+case "$*" in
+*"buildx inspect"*) grep -q "buildx create" "{folder}/calls" ;;
+*) echo buildx ;;
+esac
+"""
+
+
+@pytest.fixture
+def calls(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
+    """The calls of a stand-in for the docker command."""
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(DOCKER.format(folder=tmp_path))
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(images, "require", lambda _: None)
+    monkeypatch.setattr(Engine, "get", lambda *_: {"Arch": "amd64"})
+    monkeypatch.setattr(images, "_require_image", lambda *_: None)
+    return lambda: (tmp_path / "calls").read_text().splitlines()
+
+
+def test_several_platforms_are_built_on_hosts_that_have_them(
+    project: Project, calls: Callable[[], list[str]]
+) -> None:
+    spark = SPARK.replace("192.168.8.114", "192.168.8.114\n    ssh: user2@spark1")
+    project.write(spark + "registry: {address: registry.lab:5000, host: pc1}\n")
+    arguments = ("image", "build", "--platform", "linux/amd64,linux/arm64", "--push")
+    for _ in range(2):
+        result = project.kit(*arguments)
+        assert (result.status, result.err) == (0, "")
+    created = [each.split() for each in calls() if "buildx create" in each]
+    assert [each[-1] for each in created][1:] == ["ssh://user2@spark1"]
+    assert ["--append" in each for each in created] == [False, True]
+    assert [each[each.index("--platform") + 1] for each in created] == [
+        "linux/amd64",
+        "linux/arm64",
+    ]
+    builds = [each for each in calls() if "buildx build" in each]
+    assert len(builds) == 2
+    (name,) = {each[each.index("--name") + 1] for each in created}
+    for each in builds:
+        assert f"--builder {name}" in each
+        assert "--platform linux/amd64,linux/arm64" in each
+        assert "--push" in each.split()
+        assert f"--tag {TRAINER}" in each
+    # The registry has the image: the engine has none to push.
+    assert not [each for each in calls() if each.startswith("push") or " push " in each]
+    assert "next: kit image lock" in result.out
+
+
+def test_one_platform_stays_with_the_engine(
+    project: Project, calls: Callable[[], list[str]]
+) -> None:
+    assert project.write(OURS).kit("image", "build", "--platform", "linux/arm64").status == 0
+    (call,) = [each for each in calls() if "buildx build" in each]
+    assert "--builder default" in call
+    assert "--platform linux/arm64" in call
+    assert "--push" not in call.split()
+    assert "--label org.opencontainers.image.version=" in call
+    assert not [each for each in calls() if "buildx create" in each]
+
+
+def test_the_nodes_of_a_build() -> None:
+    spark = Host("spark1", "10.0.0.2", "user@spark1", (), (), None, 0, (), None, "arm64")
+    both = ("linux/amd64", "linux/arm64")
+
+    def nodes(own: str, *hosts: Host) -> list[tuple[str, tuple[str, ...]]]:
+        return [
+            (each.name, each.platforms) for each in nodes_of(Engine("here", None), own, hosts, both)
+        ]
+
+    assert nodes("linux/amd64", spark) == [
+        ("here", ("linux/amd64",)),
+        ("spark1", ("linux/arm64",)),
+    ]
+    # Nobody else has them: this engine emulates one.
+    assert nodes("linux/amd64") == [("here", both)]
+    assert nodes("linux/arm64", spark) == [("here", both)]
+    assert builder_name([], "") != builder_name([], "registry.lab:5000")
 
 
 # ---- the build's context
@@ -370,6 +573,24 @@ def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
         assert {path.stat().st_mtime for path in (folder / "trainer").rglob("*")} == {0}
         assert {path.stat().st_mode & 0o777 for path in copies} == {0o644}
     assert not folder.exists()
+
+
+def test_the_packages_of_an_image_are_listed(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text(
+        "Package: libc6\nStatus: install ok installed\nArchitecture: arm64\n"
+        "Version: 2.36-9+deb12u14\n"
+        "Description: C library\n of: all\n\n"
+        "Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
+    )
+    (libc,) = sbom.debian_packages(status)
+    assert libc["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=arm64"
+    assert list(sbom.debian_packages(tmp_path / "none")) == []
+    python = list(sbom.python_packages())
+    assert "pydantic" in {each["name"] for each in python}
+    document = sbom.document([libc, *python, libc])
+    assert document == sbom.document([*reversed(python), libc])
+    assert json.dumps(document).count("pkg:deb/debian/libc6") == 1
 
 
 # ---- registries and logins

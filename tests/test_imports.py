@@ -21,6 +21,7 @@ PURE_MODULES = (
     "addresses",
     "bench/findings",
     "bench/rounds",
+    "discover/cable",
     "discover/engines",
     "discover/entries",
     "discover/facts",
@@ -42,6 +43,7 @@ PURE_MODULES = (
     "jobs",
     "measurements",
     "model",
+    "platforms",
     "queue/carrier",
     "queue/decide",
     "queue/document",
@@ -295,7 +297,8 @@ ROOMS_OF_KIT = {
     "addresses": {"values"},
     "retention": set(),
     "sharing": set(),
-    "model": {"errors", "retention", "sharing"},
+    "platforms": set(),
+    "model": {"errors", "platforms", "retention", "sharing"},
     "jobs": {"model", "sharing"},
     "servers": {"model", "jobs"},
     "ranges": {"values"},
@@ -305,7 +308,8 @@ ROOMS_OF_KIT = {
     "yamlfile": {"yaml_schema", "values", "errors", "files"},
     "yamledit": {"yamlfile"},
     "measurements": set(),
-    "plan": {"measurements", "jobs", "model", "servers", "values", "errors", "ranges", "sharing"},
+    "plan": {"measurements", "jobs", "model", "servers", "values", "errors", "ranges", "sharing"}
+    | {"platforms"},
     "queue": {"plan", "sharing", "model", "values", "errors"},
     "workload": {"queue", "plan", "jobs", "model", "servers", "values", "addresses", "errors"}
     | {"retention", "sharing"},
@@ -330,16 +334,19 @@ ROOMS_OF_KIT = {
     "paths": {"model", "errors", "yamlfile", "measurements"},
     "code": {"values", "errors"},
     "config": {"code", "jobs", "model", "servers", "values", "addresses", "ranges", "errors"}
-    | {"yamlfile", "lock", "paths", "retention", "sharing"},
+    | {"yamlfile", "lock", "paths", "platforms", "retention", "sharing"},
     "tree": {"errors", "files", "model"},
-    "registry": {"hosts", "values", "addresses", "errors", "files"},
-    "images": {"hosts", "registry", "values", "errors"},
+    "registry": {"hosts", "model", "platforms", "values", "addresses", "errors", "files"},
+    "builders": {"hosts", "model", "platforms", "values", "errors"},
+    "images": {"builders", "hosts", "registry", "values", "errors"},
     "prepare": {"runtime", "hosts", "model", "values", "addresses", "errors"},
     "project": {"config", "paths", "plan", "targets", "model", "errors", "memory", "files"},
     "rendered": {"paths", "prepare", "targets", "render", "tree", "model", "values", "errors"}
     | {"memory"},
-    "discover": {"hosts", "model", "values", "addresses", "errors", "yamlfile", "yamledit"},
-    "doctor": {"discover", "hosts", "workload", "plan", "model", "values", "addresses", "errors"},
+    "discover": {"hosts", "model", "platforms", "values", "addresses", "errors"}
+    | {"yamlfile", "yamledit"},
+    "doctor": {"discover", "hosts", "workload", "plan", "model", "values", "addresses", "errors"}
+    | {"platforms"},
     "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}
     | {"errors", "files"},
     "report": {"runtime", "values", "errors"},
@@ -533,6 +540,7 @@ MAY_IMPORT = {
     | {"contract.notify", "data.files", "data.fetched", "vision.downloads"},
     "launch": {"launcher"},
     "keeper": {"launcher"},
+    "sbom": set(),
     "serve": {"contract", "output", "data", "checkpoints", "core", "launcher", "custom", "text"}
     | {"parallel.device"},
     "bench": {"output", "data", "checkpoints", "core", "parallel", "train", "launcher.interfaces"},

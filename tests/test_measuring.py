@@ -22,10 +22,11 @@ from kit.bench.findings import findings
 from kit.bench.measure import measure, start
 from kit.bench.rounds import group_sizes, rounds
 from kit.bench.steps import from_run
+from kit.commands.bench import nccl_variables
 from kit.errors import InputError
 from kit.hosts.programs import Program, RefusedError
 from kit.measurements import GpuRates, HostRates, Link, Measurements, Reduction, StepTime
-from kit.model import Gpu, Host, Use
+from kit.model import Gpu, Host, Network, Use
 from kit.plan.predict import Prediction, predict
 from kit.plan.traffic import BUCKET, FIRST_BUCKET, last_bucket
 from kit.plan.types import MountPoint
@@ -429,6 +430,34 @@ def test_hosts_are_measured_by_the_program_that_runs_on_them(tmp_path: Path) -> 
     assert all(each.disk_read and each.disk_write and each.cpu_steps for each in found.hosts)
     assert (data["of"], data["read"] > 1e6) == ("data", True)
     assert "links: round 1 of 1, 1 pair" in told
+
+
+def test_all_ports_of_a_host_are_measured() -> None:
+    """Each port by itself, so that one without a link is named, and all at the same time."""
+    hosts = [Host(f"n{at}", "127.0.0.1", "", (), (), None, 10**9, ()) for at in (1, 2)]
+    program = (sys.executable, "-u", "-c", program_text("probe.py"))
+    with ExitStack() as stack:
+        started = start({each.name: program for each in hosts}, stack)
+        agents = {name: each for name, each in started.items() if isinstance(each, Program)}
+        one, other = agents["n1"], agents["n2"]
+        places = other.ask("serve", address="127.0.0.1", interfaces=["lo"])["places"]
+        assert [address for address, _ in places] == ["127.0.0.1"]
+        both = [*places, *other.ask("serve", address="127.0.0.2", interfaces=[])["places"]]
+        assert one.ask("stream", to=both, seconds=0.2, streams=2)["speed"] > 1e8
+        with pytest.raises(RefusedError, match="no IPv4 address on interface nowhere0"):
+            other.ask("serve", address="127.0.0.1", interfaces=["lo", "nowhere0"])
+        ports = {"n1": ["lo"], "n2": ["lo", "nowhere0"]}
+        failures = measure(hosts, agents, lambda _: None, ports).failures
+    assert [each for each in failures if "nowhere0" in each]
+
+
+def test_the_bench_gives_nccl_all_ports() -> None:
+    network = Network("host", None, "", 9000, True, False, (("NCCL_IB_HCA", "=a,b"),))
+    assert nccl_variables(("eth1", "eth2"), network) == {
+        "NCCL_SOCKET_IFNAME": "=eth1,eth2",
+        "NCCL_IB_HCA": "=a,b",
+    }
+    assert nccl_variables((), network) == {"NCCL_IB_HCA": "=a,b"}
 
 
 def test_a_program_that_does_not_start_says_why() -> None:

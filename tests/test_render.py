@@ -393,6 +393,27 @@ def test_any_text_survives_in_the_environment(
     assert untemplated(found.replace("$$", "$")) == value
 
 
+def test_nccl_gets_several_interfaces_and_gloo_the_first(project: Project) -> None:
+    network = "{driver: host, interface: [eth1, eth2], nccl: {NCCL_IB_HCA: '=mlx5_0,mlx5_1'}}"
+    for engine, file in (
+        ("swarm", "train-digits.stack.yaml"),
+        ("compose", "hosts/pc1/train-digits.compose.yaml"),
+    ):
+        inventory = INVENTORY.replace("swarm", engine).replace("{speed: 1Gbit}", network)
+        text = (project.write(inventory).rendered() / file).read_text()
+        assert 'NCCL_SOCKET_IFNAME: "=eth1,eth2"' in text
+        assert 'GLOO_SOCKET_IFNAME: "eth1"' in text
+        assert 'NCCL_IB_HCA: "=mlx5_0,mlx5_1"' in text
+
+
+@pytest.mark.parametrize("wrong", ["[]", "[eth0, eth0]", "[auto, eth0]", "[eth 0]"])
+def test_a_list_of_interfaces_has_different_names(project: Project, wrong: str) -> None:
+    network = f"{{driver: host, interface: {wrong}}}"
+    result = project.write(INVENTORY.replace("{speed: 1Gbit}", network)).kit("plan")
+    assert result.status == 2
+    assert "inventory.yaml:14: network.interface: " in result.err
+
+
 def test_the_jobs_own_interface_wins(project: Project, docker: Docker) -> None:
     job = JOB + "nccl: {NCCL_SOCKET_IFNAME: ib1}\n"
     network = "{driver: host, interface: ib0}"

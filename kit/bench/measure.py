@@ -48,13 +48,19 @@ class Results:
     failures: tuple[str, ...]
 
 
-def measure(hosts: Sequence[Host], agents: Mapping[str, Program], say: Say) -> Results:
+def measure(
+    hosts: Sequence[Host],
+    agents: Mapping[str, Program],
+    say: Say,
+    ports: Mapping[str, Sequence[str]] | None = None,
+) -> Results:
     """Measure all hosts and all pairs of them; a failed measurement is told and left out.
 
-    `agents` are the programs on the hosts, which run.
+    `agents` are the programs on the hosts, which run. `ports` are the interfaces of hosts that have
+    several for the training.
     """
     with ThreadPoolExecutor(max(len(hosts), 1)) as pool, _aborted(agents.values()):
-        return _Bench(hosts, agents, pool, say).run()
+        return _Bench(hosts, agents, pool, say, ports or {}).run()
 
 
 def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, Program | KitError]:
@@ -90,7 +96,9 @@ class _Bench:
         agents: Mapping[str, Program],
         pool: ThreadPoolExecutor,
         say: Say,
+        ports: Mapping[str, Sequence[str]],
     ) -> None:
+        self.ports = ports
         self.hosts = {host.name: host for host in hosts}
         self.agents = agents
         self.pool = pool
@@ -133,11 +141,14 @@ class _Bench:
             return None
 
     def _links(self) -> list[Link]:
-        serving = self._all(lambda name: self._ask(name, "serve", address=self._address(name)))
-        ports = {name: answer["port"] for name, answer in serving.items() if answer}
-        return self._by_pairs(
-            "links", [name for name in self.hosts if name in ports], lambda p: self._link(p, ports)
-        )
+        def serve(name: str) -> dict[str, Any] | None:
+            ports = list(self.ports.get(name, ()))
+            return self._ask(name, "serve", address=self._address(name), interfaces=ports)
+
+        serving = self._all(serve)
+        places = {name: answer["places"] for name, answer in serving.items() if answer}
+        names = [name for name in self.hosts if name in places]
+        return self._by_pairs("links", names, lambda pair: self._link(pair, places))
 
     def _by_pairs(self, what: str, names: Sequence[str], work: Callable[[Pair], Any]) -> list[Any]:
         """Do it for all pairs, no host in two pairs at once; leave out what failed."""
@@ -150,20 +161,30 @@ class _Bench:
             results += [each for each in self.pool.map(work, pairs) if each is not None]
         return results
 
-    def _link(self, pair: Pair, ports: Mapping[str, int]) -> Link | None:
+    def _link(self, pair: Pair, places: Mapping[str, list[list[Any]]]) -> Link | None:
+        """Measure a pair. Of several ports each is tried by itself, then all of them together."""
         one, other = pair
-        there, back = ([self._address(name), ports[name]] for name in (other, one))
+        streams = STREAMS if self._speed(pair) >= MANY_STREAMS else 1
+        target = ""
         try:
-            trip = self.agents[one].ask("ping", to=there, count=PINGS)
+            for place in places[other]:
+                target = f"{other} at {place[0]}"
+                trip = self.agents[one].ask("ping", to=place, count=PINGS)
+            target = ""
             speeds = [
-                self.agents[name].ask("stream", to=to, seconds=STREAM_SECONDS, streams=streams)
-                for name, to in ((one, there), (other, back))
-                for streams in (STREAMS if self._speed(pair) >= MANY_STREAMS else 1,)
+                self.agents[name].ask(
+                    "stream",
+                    to=places[to],
+                    seconds=STREAM_SECONDS,
+                    streams=max(streams, len(places[to])),
+                )
+                for name, to in ((one, other), (other, one))
             ]
         except RefusedError as error:
-            target = other if error.name == one else one
-            address = self._address(target)
-            self.failures.append(f"{error.name} does not reach {target} at {address}: {error.what}")
+            to = other if error.name == one else one
+            ats = " and ".join(place[0] for place in places[to])
+            target = target or f"{to} at {ats}"
+            self.failures.append(f"{error.name} does not reach {target}: {error.what}")
             return None
         except KitError as error:
             self.failures.append(error.message)

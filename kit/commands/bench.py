@@ -21,7 +21,7 @@ from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
 from kit.hosts.programs import Program
 from kit.measurements import HostRates, Measurements
-from kit.model import Host
+from kit.model import Host, Network, interfaces_of
 from kit.paths import Paths
 from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
@@ -165,6 +165,8 @@ def _measured(lowered: Lowered, hosts: Sequence[Host], image: str | None) -> Res
     if image is None:
         raise InputError("there is no job, and so no image", "name one with PyTorch: --image IMAGE")
     source = program_text("probe.py")
+    named = {host.name: interfaces_of(host, lowered.plan.network) for host in hosts}
+    ports = {name: each if len(each) > 1 else () for name, each in named.items()}
     commands = {
         host.name: container_command(
             host,
@@ -172,7 +174,7 @@ def _measured(lowered: Lowered, hosts: Sequence[Host], image: str | None) -> Res
             ("-u", "-c", source),
             gpus=host.gpus,
             mounts=_data(lowered, host),
-            environment=dict(lowered.plan.network.nccl),
+            environment=nccl_variables(ports[host.name], lowered.plan.network),
             infiniband=lowered.plan.network.infiniband,
         )
         for host in hosts
@@ -182,8 +184,15 @@ def _measured(lowered: Lowered, hosts: Sequence[Host], image: str | None) -> Res
         started = start(commands, stack)
         failures = [each.message for each in started.values() if isinstance(each, KitError)]
         agents = {name: each for name, each in started.items() if isinstance(each, Program)}
-        measured = measure([host for host in hosts if host.name in agents], agents, _progress)
+        reached = [host for host in hosts if host.name in agents]
+        measured = measure(reached, agents, _progress, ports)
     return Results(measured.measurements, (*failures, *measured.failures))
+
+
+def nccl_variables(ports: Sequence[str], network: Network) -> dict[str, str]:
+    """Return NCCL's variables of a host, as its jobs get them."""
+    own = {"NCCL_SOCKET_IFNAME": f"={','.join(ports)}"} if ports else {}
+    return own | dict(network.nccl)
 
 
 def _data(lowered: Lowered, host: Host) -> tuple[MountPoint, ...]:

@@ -16,10 +16,11 @@ from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.config.load import Sources, read_inventory
 from kit.discover.ask import Login, ask
+from kit.discover.cable import shared_fast_network
 from kit.discover.facts import DiscoveredHost, HostFacts
 from kit.discover.match import HostToAsk, logins_of, named
 from kit.discover.notes import notes_of
-from kit.discover.update import Update, engine_for, new_inventory, shared_fast_network, updated
+from kit.discover.update import Update, engine_for, new_inventory, updated
 from kit.errors import InputError, KitError
 from kit.model import Inventory
 from kit.paths import Paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import click
 
 from kit import addresses, files
 from kit import images as trainer
+from kit.builders import nodes_of
 from kit.commands.options import with_paths
 from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.lock import lock_path, lock_text, read_lock
-from kit.model import Host, Lock
+from kit.model import Host, Lock, Locked
 from kit.paths import Paths, launcher_path
-from kit.project import load_lowered, load_project
-from kit.registry import digest
+from kit.platforms import ARCHITECTURES, platform
+from kit.project import load_project, lowered_of
+from kit.registry import locked
 from kit.targets.lowered import Lowered
 from kit.values import Say, WrongValueError, count
 from trainer.contract.words import nearest
@@ -43,20 +46,63 @@ def command() -> None:
 @_on("Build")
 @click.option("--base", metavar="IMAGE", help="Build on this image instead of PyTorch's.")
 @click.option("--push", "pushed", is_flag=True, help="Push it too, as `kit image push` does.")
+@click.option(
+    "--platform",
+    "platforms",
+    metavar="LIST",
+    help="Build for these platforms, as linux/amd64,linux/arm64; default: that of the engine.",
+)
 def build(
-    paths: Paths, images: tuple[str, ...], on: str | None, base: str | None, *, pushed: bool
+    paths: Paths,
+    images: tuple[str, ...],
+    on: str | None,
+    base: str | None,
+    platforms: str | None,
+    *,
+    pushed: bool,
 ) -> None:
     """Build the trainer's image under the names IMAGES.
 
-    By default, the images of servers and of jobs with `train:` in the inventory's registry.
+    By default, the images of servers and of jobs with `train:` in the inventory's registry. For
+    several platforms, a host of the inventory builds each that the engine does not have.
     """
+    wanted = _platforms(platforms)
+    if len(wanted) > 1 and not pushed:
+        what = f"--platform {platforms}: an engine holds an image of one platform under a name"
+        raise InputError(what, "add --push: the registry holds all of them")
     engine, names = _targets(paths, images, on)
+    made = trainer.Build(names, base, wanted)
     with closing(engine):
-        trainer.build(engine, names, base, launcher_path().parent, click.echo)
-        if pushed:
+        if made.several:
+            trainer.require(engine)
+            _build_for_several(engine, made, paths)
+        else:
+            trainer.build(engine, made, launcher_path().parent, click.echo)
+        if pushed and not made.several:
             trainer.push(engine, names, click.echo)
     step = "lock" if pushed else f"push{f' --on {on}' if on else ''}"
     click.echo(f"built {', '.join(names)}; next: kit image {step}")
+
+
+def _platforms(listed: str | None) -> tuple[str, ...]:
+    """Return the platforms of the option, each of which a host may have."""
+    known = [platform(architecture) for architecture in ARCHITECTURES]
+    words = tuple(dict.fromkeys(listed.split(","))) if listed else ()
+    for word in words:
+        if word not in known:
+            what = f"--platform {listed}: {word!r} is not a platform that PyTorch has builds for"
+            raise InputError(what, f"write {','.join(known)}, or one of them")
+    return words
+
+
+def _build_for_several(engine: Docker, wanted: trainer.Build, paths: Paths) -> None:
+    """Build with the engines of hosts, if there is an inventory that names some."""
+    inventory = load_project(paths).inventory if paths.inventory.exists() else None
+    own = platform(engine.get("/version")["Arch"])
+    nodes = nodes_of(engine, own, inventory.hosts if inventory else (), wanted.platforms)
+    registry = inventory.registry if inventory else None
+    http = registry.address if registry and registry.host else ""
+    trainer.build(engine, wanted, launcher_path().parent, click.echo, nodes, http)
 
 
 @command.command("push", short_help="Push the image to the registry.")
@@ -88,7 +134,9 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     With IMAGES, only these change. If one digest cannot be read, nothing is written. The Docker of
     the first manager asks the registries; with engine compose, the Docker of this machine.
     """
-    lowered = load_lowered(paths)
+    project = load_project(paths)
+    # The names alone matter: platforms that the old lock lacks are no mistake here.
+    lowered = lowered_of(replace(project, lock=None), project.inventory)
     known = _lockable(lowered)
     for image in images:
         if image not in known:
@@ -104,7 +152,9 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     for line in _differences(before, after):
         say(line)
     if as_json:
-        click.echo(json.dumps({"file": str(path), "before": before, "after": after}, indent=2))
+        document = {"file": str(path), "before": _digests_of(before), "after": _digests_of(after)}
+        platforms = {name: entry.platforms for name, entry in after.items() if entry.platforms}
+        click.echo(json.dumps({**document, "platforms": platforms}, indent=2))
     if check:
         return _checked(path, before, after)
     _write(path, after)
@@ -187,8 +237,8 @@ def _lockable(lowered: Lowered) -> tuple[str, ...]:
 
 def _digests(
     engine: Docker, names: Iterable[str], optional: Collection[str], say: Say
-) -> dict[str, str]:
-    """Return the digests of images.
+) -> dict[str, Locked]:
+    """Return the digests and platforms of images.
 
     Raises:
         KitError: Some digests cannot be read; the message names each one and its reason.
@@ -198,7 +248,7 @@ def _digests(
     for name in names:
         say(f"asking for {name} from {engine.name}")
         try:
-            digests[name] = digest(engine, name)
+            digests[name] = locked(engine, name)
         except KitError as error:
             if name in optional:  # Many clusters cannot reach Docker Hub.
                 say(f"skipped, because no host runs it: {error.message}")
@@ -214,14 +264,20 @@ def _differences(before: Lock, after: Lock) -> Iterable[str]:
         old, new = before.get(name), after.get(name)
         if new is None:
             yield f"- {name}: no longer used"
-        elif old is None:
-            yield f"+ {name}: {new}"
-        elif old != new:
-            yield f"~ {name}: {new}, was {old}"
+            continue
+        found = f"{new.digest} ({', '.join(new.platforms)})" if new.platforms else new.digest
+        if old is None:
+            yield f"+ {name}: {found}"
+        elif old.digest != new.digest:
+            yield f"~ {name}: {found}, was {old.digest}"
+
+
+def _digests_of(lock: Lock) -> dict[str, str]:
+    return {name: entry.digest for name, entry in lock.items()}
 
 
 def _checked(path: Path, before: Lock, after: Lock) -> int:
-    if before == after:
+    if _digests_of(before) == _digests_of(after):  # A lock of an older version has no platforms.
         return 0
     click.echo(
         f"kit: {path} differs from the registries\nrun `kit image lock`, then `kit render`",

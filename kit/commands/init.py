@@ -14,11 +14,12 @@ from kit.addresses import endpoint, registry_host
 from kit.commands.discover import show_hosts
 from kit.commands.schema import SECTIONS, schema_text
 from kit.discover.ask import Login, ask
+from kit.discover.cable import shared_fast_network
 from kit.discover.entries import scalar
 from kit.discover.facts import DiscoveredHost, HostFacts
 from kit.discover.match import logins_of, named
 from kit.discover.notes import notes_of
-from kit.discover.update import engine_for, new_inventory, shared_fast_network
+from kit.discover.update import engine_for, new_inventory
 from kit.errors import InputError, KitError
 from kit.paths import TREES, Paths
 from kit.project import load_lowered

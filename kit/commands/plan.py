@@ -220,8 +220,7 @@ def _division(job: JobPlan) -> list[str]:
     if (needs := division.memory) is None:
         unknown = "unknown; `parameters: N` in the job gives an estimate"
         return [*lines, f"memory      {unknown}"]
-    gpu = division.least_gpu
-    of = f" of {show_bytes(gpu.memory)}" if gpu and gpu.memory else ""
+    of = f" of {show_bytes(division.room)}" if division.room else ""
     more = "" if needs.activations is not None else ", and activations, which kit does not know"
     return [*lines, f"memory      about {show_bytes(needs.total)}{of} a GPU: {shown(needs)}{more}"]
 

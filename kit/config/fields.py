@@ -247,8 +247,25 @@ NfsExport = Annotated[
         "server:/path",
     ),
 ]
+_INTERFACE = {"type": "string", "pattern": r"^[A-Za-z0-9]", "examples": ["eth0"]}
 Interface = Annotated[
-    str, *text_field(addresses.interface, r"^[A-Za-z0-9]", "eth0", "One interface of the host")
+    str,
+    BeforeValidator(validator_of(addresses.interfaces)),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _INTERFACE,
+                {
+                    "type": "array",
+                    "items": _INTERFACE,
+                    "minItems": 1,
+                    "uniqueItems": True,
+                    "examples": [["enp1s0f0np0", "enp1s0f1np1"]],
+                },
+            ],
+            "description": "One interface of the host, or a list of them, which NCCL uses together",
+        }
+    ),
 ]
 MountTarget = Annotated[
     str, *text_field(_target, r"^/.", "/data", "Absolute path in the container")

@@ -28,6 +28,7 @@ from kit.config.queue import LendSection, PoolSection, to_hours, to_sharing
 from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import AUTO, EngineName, Host, Inventory, Network
+from kit.platforms import of_gpus
 from kit.values import WrongValueError
 
 MOST_MANAGERS = 7
@@ -57,6 +58,12 @@ class HostSection(Section):
         None, description="Overrides `network.interface`; may be `auto`", examples=["eth0"]
     )
     speed: Speed | None = Field(None, description="Overrides `network.speed`")
+    architecture: Literal["amd64", "arm64"] | None = Field(
+        None,
+        examples=["arm64"],
+        description="Its processor; default: `arm64` with a GPU of a Jetson, DGX Spark or Grace, "
+        "else `amd64`. `kit discover` writes it",
+    )
     lend: LendSection | None = Field(
         None,
         examples=[{"to": "pool", "weekdays": "19:00-08:00", "weekends": "all"}],
@@ -80,8 +87,8 @@ class NetworkSection(Section):
     interface: Interface = Field(
         AUTO,
         description="Interface for the training; `auto`: the interface of the route to the "
-        "rendezvous",
-        examples=["auto", "ib0"],
+        "rendezvous. NCCL uses several at a time; gloo and the rendezvous use the first",
+        examples=["auto", "ib0", ["enp1s0f0np0", "enp1s0f1np1"]],
     )
     speed: Speed = Field(10**9, description="Speed of each host's link")
     subnet: Subnet = Field(
@@ -217,8 +224,9 @@ def _expand(
     # Naming the network's own interface changes nothing.
     interface = None if section.interface == defaults.interface else section.interface
     hours = to_hours(section.lend, zone)
+    processor = section.architecture or of_gpus(gpu.model for gpu in gpus)
     return [
-        Host(one, address, login, roles, gpus, interface, own_speed, loc, hours)
+        Host(one, address, login, roles, gpus, interface, own_speed, loc, hours, processor)
         for one, address, login in zip(names, addresses, ssh, strict=True)
     ]
 

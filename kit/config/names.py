@@ -262,6 +262,7 @@ OF_HOST: Rows = (
     ({"roles": ["manager"]}, "role manager is_manager groups group"),
     ({"interface": "eth0"}, "iface ifname nic network_interface net_interface if_name"),
     ({"speed": "1Gbit"}, "bandwidth link_speed network_speed link net_speed"),
+    ({"architecture": "arm64"}, "arch platform cpu_arch ansible_architecture machine"),
 )
 OF_INVENTORY: Rows = (
     (
@@ -289,7 +290,7 @@ OF_INVENTORY: Rows = (
 OF_INVENTORY_DECIDED: Reasons = (
     (
         "kit asks the host itself",
-        "cpus cpu memory ram mem cores os arch real_memory sockets disk gpu_memory platform "
+        "cpus cpu memory ram mem cores os real_memory sockets disk gpu_memory "
         "driver_version cuda gpu_type gpu_model python ansible_python_interpreter threads",
     ),
     (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kit.discover.facts import GpuFacts
 from kit.model import Use
+from kit.platforms import AMD64
 from kit.values import show_size, show_speed
 
 INDENT = "  "
@@ -20,8 +21,9 @@ def scalar(text: str) -> str:
 
 
 def gpu_entry(gpu: GpuFacts, use: Use = Use.TRAINING) -> str:
-    """Return one GPU as an item of the list `gpus`."""
-    fields = [f"uuid: {gpu.uuid}", f"model: {scalar(gpu.model)}"]
+    """Return one GPU as an item of the list `gpus`; one without a UUID by its index."""
+    name = f"uuid: {gpu.uuid}" if gpu.uuid else f"index: {gpu.index}"
+    fields = [name, f"model: {scalar(gpu.model)}"]
     if gpu.memory:
         fields.append(f"memory: {show_size(gpu.memory)}")
     if use is not Use.TRAINING:
@@ -50,9 +52,13 @@ def host_entry(
     *,
     manager: bool,
     speed: int | None,
+    architecture: str,
     column: int,
 ) -> list[str]:
-    """Return the lines of a host in the mapping `hosts`, whose keys are at `column`."""
+    """Return the lines of a host in the mapping `hosts`, whose keys are at `column`.
+
+    The architecture is written unless it is the usual one.
+    """
     lead, inner = " " * column, " " * column + INDENT
     # Digits and colons may be a number of YAML 1.1.
     shown = scalar(address) if ":" in address else address
@@ -63,6 +69,8 @@ def host_entry(
         lines.append(f"{inner}roles: [manager]")
     if speed:
         lines.append(f"{inner}speed: {show_speed(speed)}")
+    if architecture not in {AMD64, ""}:
+        lines.append(f"{inner}architecture: {architecture}")
     listed = gpu_list([gpu_entry(gpu) for gpu in gpus], len(inner))
     first, *rest = f"{inner}gpus:{listed if gpus else ' 0'}".split("\n")
     return [*lines, first, *rest]

@@ -16,7 +16,8 @@ FAST = 25 * 10**9
 class GpuFacts:
     """One GPU, or one MIG instance; `memory` is in bytes, None if the driver does not report it.
 
-    `index` is that of the card in `nvidia-smi -L`; `card` is the UUID of an instance's card, `bus`
+    `uuid` is "" for the GPU of a Jetson whose driver has no nvidia-smi. `index` is that of the card
+    in `nvidia-smi -L`; `card` is the UUID of an instance's card, `bus`
     the card's PCI address, "" if it has none. `shared`: it has no memory of its own, `memory` is
     the host's. `split`: MIG is on.
     """

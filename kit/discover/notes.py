@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kit.discover.cable import cable_notes, shared_fast_network
 from kit.discover.facts import FAST, DiscoveredHost, HostFacts
 from kit.discover.match import short_name
-from kit.discover.update import shared_fast_network
 from kit.values import SHARERS, count, show_size, show_speed
 
 CLOCK = 1.0
@@ -16,6 +16,7 @@ CLOCK = 1.0
 def notes_of(hosts: Sequence[DiscoveredHost]) -> Iterator[str]:
     """Yield the notes on all hosts together, then on each host."""
     yield from _fast(hosts)
+    yield from cable_notes(hosts)
     yield from _versions(hosts)
     for host in hosts:
         for note in (*_place(host), *_host(host.facts)):

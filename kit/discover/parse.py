@@ -27,6 +27,8 @@ MIB = 2**20
 GIB = 2**30
 NO_GPU = "No devices were found"
 """A host without GPUs is not an error, a driver that fails is."""
+TEGRA = {"nvidia,tegra194": "Xavier", "nvidia,tegra234": "Orin", "nvidia,tegra264": "Thor"}
+"""The chips of Jetsons with the names of their GPUs."""
 NOT_MEASURED = frozenset({"[N/A]", "N/A", "[Not Supported]", "Not Supported"})
 """The memory of a GPU that uses the processor's (GB10, Jetson)."""
 GATEWAY = 2
@@ -147,7 +149,14 @@ def _gpus(sections: Mapping[str, str], memory: int) -> tuple[GpuFacts, ...]:
         elif card and (match := re.match(r"\s+MIG (\S+) .*\(UUID: (MIG-[^)]+)\)", line)):
             gpus = [each for each in gpus if each is not card]
             gpus.append(_instance(card, match[1], match[2]))
-    return tuple(gpus)
+    return tuple(gpus) or _jetson(sections["tegra"], memory)
+
+
+def _jetson(tegra: str, memory: int) -> tuple[GpuFacts, ...]:
+    """Return the GPU of a Jetson that nvidia-smi does not list."""
+    chips = [TEGRA[line] for line in tegra.splitlines() if line in TEGRA]
+    size = memory // GIB * GIB or None
+    return tuple(GpuFacts("", 0, chip, size, shared=True) for chip in chips[:1])
 
 
 def _card(sections: Mapping[str, str], uuid: str, index: int, model: str, memory: int) -> GpuFacts:

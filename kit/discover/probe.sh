@@ -28,7 +28,8 @@ section os
 cat /etc/os-release 2>/dev/null
 section cpu
 nproc 2>/dev/null
-grep -m 1 '^model name' /proc/cpuinfo
+# ARM's kernels name no model there.
+grep -m 1 '^model name' /proc/cpuinfo || lscpu 2>/dev/null | grep -m 1 '^Model name'
 section memory
 cat /proc/meminfo
 section disks
@@ -61,6 +62,10 @@ for device in /sys/bus/pci/devices/*; do
 done
 section gpu-ecc
 nvidia --query-gpu=uuid,ecc.mode.current --format=csv,noheader,nounits 2>/dev/null
+section tegra
+# A Jetson: its model and its chip. Before JetPack 6 it has no nvidia-smi.
+tr -d '\000' </proc/device-tree/model 2>/dev/null && echo
+tr '\000' '\n' </proc/device-tree/compatible 2>/dev/null | grep '^nvidia,tegra'
 section cuda
 nvidia 2>/dev/null | grep -o 'CUDA Version: [0-9.]*'
 section topology

@@ -8,10 +8,12 @@ from typing import Any
 
 import yaml
 
+from kit.discover.cable import cable_of
 from kit.discover.entries import gpu_entry, gpu_list, host_entry, scalar
-from kit.discover.facts import DiscoveredHost, HostFacts
+from kit.discover.facts import DiscoveredHost
 from kit.errors import ProblemsError
 from kit.model import EngineName, Host, Use
+from kit.platforms import ARCHITECTURES, of_kernel
 from kit.values import count, meant_gpus, show_speed, speed
 from kit.yamledit import (
     Editor,
@@ -23,7 +25,7 @@ from kit.yamledit import (
 )
 from kit.yamlfile import Document, parse
 
-FACTS = ("gpus", "speed")
+FACTS = ("gpus", "speed", "architecture")
 """The keys of a host that are changed."""
 
 
@@ -45,10 +47,13 @@ def new_inventory(cluster: str, engine: str, hosts: Sequence[DiscoveredHost]) ->
     """Return a new inventory; its first host is the manager."""
     speeds = {host.speed for host in hosts}
     common = speeds.pop() if len(speeds) == 1 else None
+    cable = cable_of([host.facts for host in hosts])
     lines = [f"cluster: {scalar(cluster)}", f"engine: {engine}", "", "hosts:"]
     for number, host in enumerate(hosts):
         lines += _entry(host, manager=number == 0, speed=None if common else host.speed, column=2)
-    if common:
+    if cable and common:
+        lines += ["", *cable.section()]
+    elif common:
         lines += ["", f"network: {{speed: {show_speed(common)}}}"]
     return Update("\n".join(lines) + "\n", ())
 
@@ -105,7 +110,14 @@ def _without_facts(inventory: Any, known: set[str], added: set[str]) -> dict[str
 def _entry(host: DiscoveredHost, *, manager: bool, speed: int | None, column: int) -> list[str]:
     gpus = host.facts.gpus
     return host_entry(
-        host.name, host.address, host.login, gpus, manager=manager, speed=speed, column=column
+        host.name,
+        host.address,
+        host.login,
+        gpus,
+        manager=manager,
+        speed=speed,
+        architecture=of_kernel(host.facts.architecture),
+        column=column,
     )
 
 
@@ -137,6 +149,7 @@ class _HostsEditor:
             return
         self._update_gpus(host, host.known, node, address)
         self._update_speed(host, host.known, node, address)
+        self._update_architecture(host, host.known, node, address)
 
     def _compare_range(self, host: DiscoveredHost, known: Host, section: str) -> None:
         planned, actual = len(known.gpus), len(host.facts.gpus)
@@ -157,6 +170,18 @@ class _HostsEditor:
         written = show_speed(known.speed)
         difference = f"{where} has {show_speed(host.speed)}, the inventory says {written}"
         self.notes.append(f"{difference}: that stays")
+
+    def _update_architecture(
+        self, host: DiscoveredHost, known: Host, node: yaml.MappingNode, address: yaml.Node
+    ) -> None:
+        found, planned = of_kernel(host.facts.architecture), known.architecture
+        if found == planned or found not in ARCHITECTURES:
+            return
+        if self._editor.value(node, "architecture") is None:
+            self._add(node, address, f"architecture: {found}")
+            return
+        difference = f"{host.name}: its processor is {found}, the inventory says {planned}"
+        self.notes.append(f"{difference}: correct `architecture`")
 
     def _update_gpus(
         self, host: DiscoveredHost, known: Host, node: yaml.MappingNode, address: yaml.Node
@@ -277,21 +302,3 @@ class _HostsEditor:
 def _use_of_new(host: Host) -> Use:
     """Return the use of a GPU that the inventory lacks: a spare is a whole host."""
     return Use.SPARE if any(gpu.use is Use.SPARE for gpu in host.gpus) else Use.TRAINING
-
-
-def shared_fast_network(hosts: Sequence[HostFacts]) -> str | None:
-    """Return the IPv4 network of a second, fast link that all hosts share, or None."""
-    if len(hosts) < 2:
-        return None
-    networks = [
-        {str(address.network) for each in facts.fast for address in each.ipv4} for facts in hosts
-    ]
-    reached = {
-        str(address.network)
-        for facts in hosts
-        for each in facts.interfaces
-        for address in each.ipv4
-        if str(address.ip) == facts.reached
-    }
-    shared = set.intersection(*networks) - reached
-    return min(shared, default=None)

@@ -118,6 +118,15 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class HostImage:
+    """An image that a host has; `architecture` is Docker's name, or ""."""
+
+    id: str
+    digests: tuple[str, ...] = ()
+    architecture: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
     """The file system of a path; sizes in bytes."""
 
@@ -168,7 +177,7 @@ class Vitals:
     `xids` is None if the kernel's log cannot be read: then `losses` and `sxids` are not known.
     `fabrics` are the states of GPUs that report one, `fabric_manager` that its program runs.
     `toolkit` are settings of its file.
-    `lookups` are the seconds of each name's look-up. `images` are IDs and digests by name.
+    `lookups` are the seconds of each name's look-up. `images` are those of jobs, by name.
     `networks` are the overlays that the host knows, `volumes` the names of its volumes.
     `listening` are the TCP ports on which something listens.
     """
@@ -191,7 +200,7 @@ class Vitals:
     rooms: tuple[Room, ...] = ()
     missing: tuple[str, ...] = ()
     lookups: Mapping[str, float] = field(default_factory=dict)
-    images: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    images: Mapping[str, HostImage] = field(default_factory=dict)
     containers: tuple[Container, ...] = ()
     networks: tuple[str, ...] = ()
     volumes: frozenset[str] = frozenset()

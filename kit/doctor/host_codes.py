@@ -69,6 +69,14 @@ MEMORY = Code(
     "The job plans more shared memory than the host has memory.",
     "Write a smaller `limits: {shared_memory: …}` into the job.",
 )
+PROCESSOR = Code(
+    "KIT-HOST-009",
+    "processors are those of the inventory",
+    "The host has another processor than the inventory says: the plan accepts images for it that "
+    "end there with `exec format error`.",
+    "`kit discover HOST`, or correct `architecture` of the host.",
+    quick=True,
+)
 DOCKER = Code(
     "KIT-DOCKER-001",
     "docker works without sudo",
@@ -120,6 +128,14 @@ ENGINE = Code(
     "Remove it, or have `docker` use the host's engine again (`docker context use default`, no "
     "`DOCKER_HOST`); then `kit host prepare --run --install-docker HOST`.",
     quick=True,
+)
+PLATFORM = Code(
+    "KIT-DOCKER-008",
+    "images are for the host's processor",
+    "The image on the host is for another processor: its containers end with `exec format error`, "
+    "or run in a slow emulation.",
+    "Build or name an image that has both platforms: `kit image build --platform "
+    "linux/amd64,linux/arm64 --push`; then `docker pull` on the host.",
 )
 SMI = Code(
     "KIT-GPU-001",

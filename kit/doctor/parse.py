@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kit.discover.parse import json_of, sections_of
-from kit.doctor.facts import Container, Fabric, GpuHealth, Node, Process, Room, Swarm, Vitals
+from kit.doctor.facts import (
+    Container,
+    Fabric,
+    GpuHealth,
+    HostImage,
+    Node,
+    Process,
+    Room,
+    Swarm,
+    Vitals,
+)
 from kit.doctor.kernel import read_losses, read_sxids, read_xids
 from kit.values import names_gpu
 
@@ -132,11 +142,12 @@ def _lookups(text: str) -> Iterator[tuple[str, float]]:
             yield name, int(milliseconds) / 1000
 
 
-def _images(text: str) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+def _images(text: str) -> Iterator[tuple[str, HostImage]]:
     for line in text.splitlines():
-        name, identifier, digests = [*line.split("|", 2), "", ""][:3]
+        name, identifier, digests, architecture = [*line.split("|", 3), "", "", ""][:4]
         listed = json.loads(digests) if digests.startswith("[") else []
-        yield name, (identifier, tuple(each.rpartition("@")[2] for each in listed))
+        found = tuple(each.rpartition("@")[2] for each in listed)
+        yield name, HostImage(identifier, found, architecture)
 
 
 def _containers(text: str, published: str) -> Iterator[Container]:

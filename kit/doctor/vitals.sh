@@ -73,7 +73,7 @@ section names
 if [ -n "$root" ]; then
     section images
     for image in $images; do
-        docked image inspect --format "$image|{{.Id}}|{{json .RepoDigests}}" "$image"
+        docked image inspect --format "$image|{{.Id}}|{{json .RepoDigests}}|{{.Architecture}}" "$image"
     done
     section containers
     running=$(docked ps -q)

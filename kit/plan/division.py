@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from kit.jobs import Job
-from kit.model import Gpu
-from kit.plan.gpus import BF16, capability
+from kit.plan.gpus import BF16, capability, room_on
 from kit.plan.traffic import GRADIENT_BYTES, parameters
 from kit.plan.types import Division, Memory, Placement
 from kit.values import show_bytes
@@ -50,7 +49,7 @@ def division(job: Job, placements: Sequence[Placement]) -> Division | None:
         sizes=sizes,
         within_hosts=_within_hosts(sizes, placements),
         memory=memory(job, train, placements, parallel),
-        least_gpu=least_gpu(placements),
+        room=least_room(job, placements),
     )
 
 
@@ -78,10 +77,11 @@ def _within_hosts(sizes: dict[str, int], placements: Sequence[Placement]) -> tup
     return tuple(dimensions)
 
 
-def least_gpu(placements: Sequence[Placement]) -> Gpu | None:
-    """Return the GPU with the least memory, of those whose memory is known."""
-    gpus = [gpu for placement in placements for gpu in placement.gpus if gpu.memory]
-    return min(gpus, key=lambda gpu: gpu.memory or 0, default=None)
+def least_room(job: Job, placements: Sequence[Placement]) -> int | None:
+    """Return the least memory that a GPU of a job has for it, of those whose memory is known."""
+    shared = job.limits.shared_memory
+    rooms = [room_on(gpu, shared) for placement in placements for gpu in placement.gpus]
+    return min((room for room in rooms if room is not None), default=None)
 
 
 def memory(

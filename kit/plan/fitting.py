@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 
 from kit.errors import Fault, dotted
 from kit.jobs import Job
-from kit.plan.division import least_gpu, memory, shown
+from kit.plan.division import least_room, memory, shown
+from kit.plan.gpus import chosen, shares_memory
 from kit.plan.types import Placement
-from kit.values import count, show_bytes
+from kit.values import count, show_bytes, show_size
 from trainer.contract.job import Parallel, Train
 from trainer.contract.parallel_rules import PLAIN
 from trainer.contract.rules import problems
@@ -65,20 +66,28 @@ def _faults_of_grid(job: Job, placements: Sequence[Placement]) -> list[Fault]:
 
 
 def _faults_of_memory(job: Job, placements: Sequence[Placement]) -> list[Fault]:
-    gpu, train = least_gpu(placements), job.train
-    if gpu is None or gpu.memory is None or train is None:
+    least, train = least_room(job, placements), job.train
+    if least is None or train is None:
         return []
-    room = gpu.memory * USABLE
+    room = least * USABLE
     needs = memory(job, train, placements, job.parallel)
     if needs is None or needs.total <= room:
         return []
     what = (
-        f"a rank needs {show_bytes(needs.total)} of {show_bytes(gpu.memory)} of its GPU "
-        f"({shown(needs)})"
+        f"a rank needs {show_bytes(needs.total)} of {show_bytes(least)} of its GPU "
+        f"({shown(needs)}){_inside(job, placements)}"
     )
     place = ("parallel",) if job.parallel.used else ("train", "batch_size")
     fix = _fitting(job, train, placements, room)
     return [Fault(job.name, place, what, fix)]
+
+
+def _inside(job: Job, placements: Sequence[Placement]) -> str:
+    """Say what is missing of the memory of a GPU that has none of its own."""
+    if not any(shares_memory(gpu.model or "") for _, gpu in chosen(placements)):
+        return ""
+    size = show_size(job.limits.shared_memory)
+    return f"; it uses its host's memory, of which /dev/shm may take {size}"
 
 
 def _fitting(job: Job, train: Train, placements: Sequence[Placement], room: float) -> str:

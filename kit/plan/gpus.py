@@ -54,6 +54,16 @@ def shares_memory(model: str) -> bool:
     return known is not None and known[1] in SHARING
 
 
+def room_on(gpu: Gpu, shared_memory: int) -> int | None:
+    """Return the memory that a GPU has for computing, None if it is not known.
+
+    If it uses the memory of its host, that holds /dev/shm, too, which may become `shared_memory`.
+    """
+    if gpu.memory is None or not shares_memory(gpu.model or ""):
+        return gpu.memory
+    return max(gpu.memory - shared_memory, 0)
+
+
 def chosen(placements: Sequence[Placement]) -> Iterator[tuple[Placement, Gpu]]:
     """Return the GPUs of a job, in the order of its ranks."""
     for placement in placements:

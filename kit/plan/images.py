@@ -11,8 +11,8 @@ from kit.servers import Server
 
 def pinned(image: str, lock: Lock | None) -> str:
     """Return the image with its digest from the lock, if the lock has one."""
-    digest = (lock or {}).get(image)
-    return f"{image}@{digest}" if digest else image
+    locked = (lock or {}).get(image)
+    return f"{image}@{locked.digest}" if locked else image
 
 
 def images(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]) -> tuple[str, ...]:

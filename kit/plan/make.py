@@ -16,6 +16,7 @@ from kit.jobs import Framework, Job
 from kit.model import Inventory, Lock
 from kit.plan import storage
 from kit.plan.allocate import allocate
+from kit.plan.architectures import architecture_faults, images_of, mixed_notes
 from kit.plan.data import data_faults, data_plan
 from kit.plan.division import division
 from kit.plan.exchange import exchange
@@ -53,6 +54,8 @@ def make_plan(
     faults += session_faults(jobs, allocated.training)
     faults += notify_faults(inventory, jobs)
     faults += queue_faults(inventory, jobs, allocated.training)
+    names = [[(each.name, each.image) for each in work] for work in (jobs, servers)]
+    faults += architecture_faults(lock, images_of(allocated, *names))
     if faults := [*faults, *division_faults(jobs, allocated.training)]:
         raise FaultsError(faults)
     plans = [
@@ -78,6 +81,7 @@ def make_plan(
         notes=(
             *uuid_notes(inventory),
             *job_notes(plans),
+            *mixed_notes(plans),
             *spare_notes(inventory, plans),
             *server_notes(serving),
         ),

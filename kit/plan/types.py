@@ -13,9 +13,9 @@ class Placement:
 
     The `ranks` in the plan follow the order of the inventory: `first_rank` to
     `first_rank + processes - 1`. `whole`: `gpus` are all GPUs of the host. `interface` is used on
-    the host's network. `one_process` uses all of its GPUs, as TensorFlow's do. A `spare` trains
-    only while another host of the job is lost; its ranks follow those of the others. A `queued` one
-    trains while the queue gives the job GPUs of the host, at most these.
+    the host's network, several have commas. `one_process` uses all of its GPUs, as TensorFlow's do.
+    A `spare` trains only while another host of the job is lost; its ranks follow those of the
+    others. A `queued` one trains while the queue gives the job GPUs of the host, at most these.
     """
 
     host: Host
@@ -124,13 +124,14 @@ class Division:
     """How ranks divide a model: `sizes` of data, pipeline, shard and tensor.
 
     `within_hosts` are the dimensions whose groups of ranks are on one host each. `memory` is of the
-    rank that needs the most, None if the model's size is unknown. `least_gpu` has the least memory.
+    rank that needs the most, None if the model's size is unknown. `room` is
+    the least memory that a GPU has for it, None if it is not known.
     """
 
     sizes: dict[str, int]
     within_hosts: tuple[str, ...]
     memory: Memory | None
-    least_gpu: Gpu | None
+    room: int | None
 
 
 @dataclass(frozen=True, slots=True)

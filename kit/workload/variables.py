@@ -84,8 +84,10 @@ def environment_of(
         set_by_kit.append(Variable("KIT_SPARE", "1", why, own=True))
     interface = members[0].interface
     if host_network and interface:
-        # NCCL treats a plain name as a prefix, Gloo does not.
-        named = {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
+        # NCCL treats a plain name as a prefix, Gloo does not. Of several, Gloo gets the first: it
+        # would share out its connections among them, also those that lead to the other network.
+        first = interface.partition(",")[0]
+        named = {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": first}
         set_by_kit += [
             Variable(name, value, own=True)
             for name, value in named.items()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 from tests.gpu import runs
@@ -65,7 +67,7 @@ def a_served_resnet50(place: Place) -> Figures:
         return percentiles(server, [body], place)
 
 
-@check("serving", needs=(*NEEDS, "tokenizers"), alone=True)
+@check("serving", needs=(*NEEDS, "tokenizers"), alone=True, seconds=200)
 def a_served_gpt(place: Place) -> Figures:
     """Completions of 32 tokens."""
     from tests.trainer.servers import start
@@ -81,4 +83,42 @@ def a_served_gpt(place: Place) -> Figures:
         server = start(local, place.folder / "model", name="model", job="model")
         request = {"model": "model", "prompt": "the quick ", "max_tokens": 32}
         body = ("/v1/completions", json.dumps(request).encode(), "application/json")
-        return percentiles(server, [body], place)
+        streaming = json.dumps({**request, "stream": True}).encode()
+        return {**percentiles(server, [body], place), **streams(server, streaming, place)}
+
+
+def streamed(server: Any, body: bytes, clients: int, number: int) -> list[tuple[float, float]]:
+    """Send so many requests; return for each the seconds to its first and to its last event."""
+
+    def ask(_: int) -> tuple[float, float]:
+        began, first = time.perf_counter(), 0.0
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        with closing(client) as connection:
+            headers = {"Content-Type": "application/json"}
+            if server.token:
+                headers["Authorization"] = f"Bearer {server.token}"
+            connection.request("POST", "/v1/completions", body, headers)
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()[:300]
+            for line in answer:
+                if line.startswith(b"data:"):
+                    first = first or time.perf_counter() - began
+                    last = line
+        assert last.strip() == b"data: [DONE]", last
+        return first, time.perf_counter() - began
+
+    with ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(ask, range(number)))
+
+
+def streams(server: Any, body: bytes, place: Place) -> dict[str, Figure]:
+    """The seconds to the first event and to the last one by the number of clients."""
+    figures = {}
+    for clients in (1, 16, 64):
+        found = streamed(server, body, clients, place.size(10 * clients + 20, 8))
+        texts = []
+        for name, spans in zip(("first event", "last"), zip(*found, strict=True), strict=True):
+            cut = statistics.quantiles(spans, n=100)
+            texts.append(f"{name} p50 {1000 * cut[49]:.1f}, p99 {1000 * cut[98]:.1f} ms")
+        figures[f"streams, {clients} clients"] = Figure("; ".join(texts))
+    return figures

@@ -22,12 +22,23 @@ _stores: dict[int, Any] = {}
 """The rendezvous stores that this process serves, by port."""
 
 
-def serve(address: str) -> dict[str, Any]:
-    """Answer the pings and streams of other hosts at `address`, until this process ends."""
+def serve(address: str, interfaces: list[str]) -> dict[str, Any]:
+    """Answer the pings and streams of other hosts, until this process ends.
+
+    It listens at `address`, or if there are `interfaces`, at the first IPv4 address of each.
+    """
+    own = {name: at for at, name in reversed(interface_addresses().items()) if ":" not in at}
+    if missing := [name for name in interfaces if name not in own]:
+        raise OSError(f"no IPv4 address on interface {', '.join(missing)}")
+    places = [own[name] for name in interfaces] or [address]
+    return {"places": [[place, _listen(place)] for place in places]}
+
+
+def _listen(address: str) -> int:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=64)
     threading.Thread(target=_accept, args=(listener,), daemon=True).start()
-    return {"port": listener.getsockname()[1]}
+    return int(listener.getsockname()[1])
 
 
 def _accept(listener: socket.socket) -> None:
@@ -79,14 +90,17 @@ def ping(to: list[Any], count: int) -> dict[str, Any]:
     return {"round_trip": statistics.median(trips)}
 
 
-def stream(to: list[Any], seconds: float, streams: int) -> dict[str, Any]:
-    """Send for some seconds; return the bits per second that the other host received."""
+def stream(to: list[list[Any]], seconds: float, streams: int) -> dict[str, Any]:
+    """Send to all places for some seconds; return the bits per second that were received there.
+
+    `streams` are shared out evenly among the places.
+    """
     speeds = [0.0] * streams
     faults: list[OSError] = []
 
     def send(number: int) -> None:
         try:
-            speeds[number] = _send(to, seconds)
+            speeds[number] = _send(to[number % len(to)], seconds)
         except OSError as error:
             faults.append(error)
 

@@ -9,6 +9,7 @@ from kit.discover.engines import REMEDIES
 from kit.doctor import host_codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
+from kit.platforms import of_kernel
 
 NAMED_GPUS = (25, 0, 3)
 """The first engine whose Swarm accepts counts of named GPUs in a stack file (moby PR 47224)."""
@@ -104,21 +105,37 @@ def images(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on images that differ; an image that a host lacks will be pulled."""
     for image in wanted.images:
         users = {host.name for host in wanted.hosts if image in {use.image for use in host.uses}}
-        by_image: dict[str, list[str]] = {}
-        for report in reports:
-            if report.host in users and image in report.vitals.images:
-                by_image.setdefault(report.vitals.images[image][0], []).append(report.host)
-        if len(by_image) < 2:
-            if by_image:
-                yield ok(host_codes.IMAGE, "", image)
-            continue
-        groups = sorted(by_image.items(), key=lambda each: len(each[1]), reverse=True)
-        usual, most = groups[0]
-        for identifier, hosts in groups[1:]:
-            for host in hosts:
-                evidence = f"{image} is {_short(identifier)}, on {', '.join(most)} {_short(usual)}"
-                run = f"{wanted.of(host).ssh} docker pull {image}"
-                yield wrong(host_codes.IMAGE, host, evidence, run)
+        having = [one for one in reports if one.host in users and image in one.vitals.images]
+        yield from (finding for report in having for finding in _platform(report, image))
+        differing: list[Finding] = []
+        # Under one tag, each architecture has an image of its own.
+        for architecture in dict.fromkeys(one.vitals.images[image].architecture for one in having):
+            same = [one for one in having if one.vitals.images[image].architecture == architecture]
+            differing += _differing(same, image, wanted)
+        yield from differing or ([ok(host_codes.IMAGE, "", image)] if having else [])
+
+
+def _platform(report: Report, image: str) -> Iterator[Finding]:
+    architecture, own = report.vitals.images[image].architecture, report.facts.architecture
+    if architecture and own and architecture != of_kernel(own):
+        evidence = f"{image} is for {architecture}, its processor is {of_kernel(own)}"
+        run = "kit image build --platform linux/amd64,linux/arm64 --push; then pull it there"
+        yield wrong(host_codes.PLATFORM, report.host, evidence, run)
+    elif architecture:
+        yield ok(host_codes.PLATFORM, report.host, image)
+
+
+def _differing(reports: Sequence[Report], image: str, wanted: Wanted) -> Iterator[Finding]:
+    by_image: dict[str, list[str]] = {}
+    for report in reports:
+        by_image.setdefault(report.vitals.images[image].id, []).append(report.host)
+    groups = sorted(by_image.items(), key=lambda each: len(each[1]), reverse=True)
+    usual, most = groups[0]
+    for identifier, hosts in groups[1:]:
+        for host in hosts:
+            evidence = f"{image} is {_short(identifier)}, on {', '.join(most)} {_short(usual)}"
+            run = f"{wanted.of(host).ssh} docker pull {image}"
+            yield wrong(host_codes.IMAGE, host, evidence, run)
 
 
 def _short(identifier: str) -> str:

@@ -133,12 +133,24 @@ def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[
     run = f"merge {wanted.tree}/hosts/{report.host}/daemon.json there, then restart Docker"
     if missing:
         evidence = f"{count(len(missing), 'GPU')} of {len(gpus)} not offered ({missing[0]} for one)"
+        if others := _other_kinds(report, missing):
+            evidence += f"; as after NVIDIA's Swarm playbook, Docker offers {', '.join(others)}"
+            run = f"kit host prepare --run {report.host}, which keeps them and adds kit's kind"
         yield wrong(host_codes.OFFERED, report.host, evidence, run)
     else:
         yield ok(host_codes.OFFERED, report.host)
     if default != "nvidia":
         evidence = f"the default runtime is {default}, Swarm needs nvidia"
         yield wrong(host_codes.TOOLKIT, report.host, evidence, run)
+
+
+def _other_kinds(report: Report, resources: list[str]) -> list[str]:
+    """Return the generic resources of other kinds that are the same GPUs."""
+    return [
+        each
+        for each in report.facts.docker.generic
+        if not each.startswith(KIND) and meant_gpus(each.partition("=")[2], resources)
+    ]
 
 
 def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:

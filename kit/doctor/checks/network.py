@@ -23,10 +23,15 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
         evidence = f"no interface has the address {address} ({', '.join(names)})"
         run = f"correct `address` of {host.name} in the inventory, or ip addr add there"
         findings.append(wrong(codes.INTERFACE, host.name, evidence, run))
-    if not wanted.overlay and want.interface not in {None, AUTO} and want.interface not in names:
-        evidence = f"there is no interface {want.interface} ({', '.join(names)})"
-        run = "write `interface: auto`, or its name on that host, into the inventory"
-        findings.append(wrong(codes.INTERFACE, host.name, evidence, run))
+    planned = (want.interface or AUTO).split(",") if not wanted.overlay else []
+    for name in planned:
+        if name not in {AUTO, *names}:
+            evidence = f"there is no interface {name} ({', '.join(names)})"
+            run = "write `interface: auto`, or its name on that host, into the inventory"
+            findings.append(wrong(codes.INTERFACE, host.name, evidence, run))
+    for other in facts.interfaces:
+        if len(planned) > 1 and other.name in planned and other is not own:
+            findings += _other_port(report.host, other, wanted)
     if own is not None:
         findings += _link(report, want, own.name)
         if not wanted.overlay:
@@ -38,6 +43,20 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
     if not any(each.code is codes.INTERFACE for each in findings):
         findings.append(ok(codes.INTERFACE, host.name))
     yield from findings
+
+
+def _other_port(host: str, port: InterfaceFacts, wanted: Wanted) -> Iterator[Finding]:
+    """Yield what prevents NCCL from using one of several planned interfaces."""
+    if not port.up:
+        evidence, run = f"{port.name} is down", f"ip link set {port.name} up (as root)"
+        yield wrong(codes.INTERFACE, host, evidence, f"{run}; look at the cable")
+    elif not port.addresses:
+        run = f"ip addr add ADDRESS/24 dev {port.name} (as root), in a network of its own"
+        yield wrong(codes.INTERFACE, host, f"{port.name} has no address", run)
+    elif port.mtu < wanted.mtu:
+        evidence = f"{port.name} has an MTU of {port.mtu}, the inventory says {wanted.mtu}"
+        run = f"ip link set {port.name} mtu {wanted.mtu} (as root), or network: {{mtu: …}}"
+        yield wrong(codes.MTU, host, evidence, run)
 
 
 def _first(host: str, interface: InterfaceFacts, address: str) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from kit.doctor import codes, host_codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
+from kit.platforms import of_kernel
 from kit.values import SHARERS, show_age, show_size
 
 SLOW_LOGIN = 3.0
@@ -26,6 +27,7 @@ SWAPPED = 2**28
 def check(report: Report, want: WantedHost, _wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings of one host."""
     yield from _login(report)
+    yield from _processor(report, want)
     yield from _clock(report)
     yield from _disk(report, want)
     yield from _names(report)
@@ -41,6 +43,16 @@ def _login(report: Report) -> Iterator[Finding]:
         yield note(host_codes.SSH_TIME, report.host, f"the login took {report.login:.1f} s", run)
     else:
         yield ok(host_codes.SSH_TIME, report.host)
+
+
+def _processor(report: Report, want: WantedHost) -> Iterator[Finding]:
+    found, planned = of_kernel(report.facts.architecture), want.host.architecture
+    if found and found != planned:
+        evidence = f"its processor is {found}, the inventory says {planned}"
+        run = f"kit discover {report.host}, or write `architecture: {found}`; then kit plan"
+        yield wrong(host_codes.PROCESSOR, report.host, evidence, run)
+    elif found:
+        yield ok(host_codes.PROCESSOR, report.host)
 
 
 def _clock(report: Report) -> Iterator[Finding]:

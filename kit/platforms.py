@@ -1,0 +1,37 @@
+"""The processor architectures of hosts and images, by Docker's names. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+AMD64 = "amd64"
+ARM64 = "arm64"
+ARCHITECTURES = (AMD64, ARM64)
+"""The architectures for which PyTorch has builds."""
+_KERNELS = {"x86_64": AMD64, "aarch64": ARM64}
+_IN_ARM = re.compile(
+    r"(?<![\w-])(Xavier|Orin|Thor|GB10|GH200|GB[23]00)(?![A-Za-z0-9])", re.IGNORECASE
+)
+"""GPUs that are built together with an ARM processor: Jetson, DGX Spark, Grace."""
+
+
+def of_kernel(machine: str) -> str:
+    """Return Docker's name of an architecture that `uname -m` prints."""
+    return _KERNELS.get(machine, machine)
+
+
+def of_gpus(models: Iterable[str | None]) -> str:
+    """Return the architecture of a host with these GPUs: amd64, unless one belongs to an ARM."""
+    return ARM64 if any(model and _IN_ARM.search(model) for model in models) else AMD64
+
+
+def platform(architecture: str) -> str:
+    """Return the platform of images for an architecture, as `linux/arm64`."""
+    return f"linux/{architecture}"
+
+
+def lacks(platforms: Sequence[str], architecture: str) -> bool:
+    """Return whether an image with these platforms cannot run; it can if none is known."""
+    wanted = platform(architecture)
+    return bool(platforms) and not any(f"{each}/".startswith(f"{wanted}/") for each in platforms)

@@ -25,6 +25,7 @@ class EngineName(StrEnum):
     LOCAL = "local"
     COMPOSE = "compose"
     SWARM = "swarm"
+    KUBERNETES = "kubernetes"
 
 
 class Use(StrEnum):
@@ -108,6 +109,24 @@ class Network:
     infiniband: bool
     encrypted: bool
     nccl: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """The cluster of Kubernetes, and the place of the objects there.
+
+    `context` and `kubeconfig` are None for those that kubectl would take. `image_pull_secret` is
+    the name of a Secret in the `namespace`. `storage_class` is None for the cluster's default,
+    `storage_size` is in bytes, `storage_access` an access mode of claims.
+    """
+
+    context: str | None
+    kubeconfig: str | None
+    namespace: str
+    image_pull_secret: str | None
+    storage_class: str | None
+    storage_size: int
+    storage_access: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +238,7 @@ class Inventory:
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `data` is None if the file has no
     such section: the data services then run only if a job needs them. `notify` is for all jobs.
-    `sharing` are the rules of the queue.
+    `sharing` are the rules of the queue. `kubernetes` is None if the file has no such section.
     """
 
     file: str
@@ -233,6 +252,7 @@ class Inventory:
     monitoring: Monitoring | None
     notify: tuple[Receiver, ...] = ()
     sharing: Sharing = EQUAL
+    kubernetes: Kubernetes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kit.errors import InputError
 from kit.model import EngineName
 from kit.paths import Paths, identity, launcher_path
 from kit.runtime.target import Target
@@ -61,4 +62,14 @@ def _swarm(cluster: str, tree: Path, _: Sequence[Workload]) -> Target:
     return SwarmTarget(cluster, tree)
 
 
-_TARGETS = {EngineName.LOCAL: _local, EngineName.COMPOSE: _compose, EngineName.SWARM: _swarm}
+def _kubernetes(_: str, tree: Path, __: Sequence[Workload]) -> Target:
+    what = "kit renders files for Kubernetes, and does not deploy them"
+    raise InputError(what, f"run `kubectl apply --server-side -k {tree}`")
+
+
+_TARGETS = {
+    EngineName.LOCAL: _local,
+    EngineName.COMPOSE: _compose,
+    EngineName.SWARM: _swarm,
+    EngineName.KUBERNETES: _kubernetes,
+}

@@ -102,6 +102,8 @@ PURE_MODULES = (
     "targets/kubernetes/objects",
     "targets/kubernetes/pods",
     "targets/kubernetes/refusals",
+    "targets/kubernetes/state",
+    "targets/kubernetes/status",
     "targets/local/gpus",
     "targets/swarm/drift",
     "targets/swarm/file_fields",
@@ -268,7 +270,8 @@ def test_what_is_pure_touches_nothing() -> None:
     # Paths alone, and the templates that are printed.
     allowed = {"kit.render.templates": {"pathlib"}, "kit.targets.local.lower": {"pathlib"}}
     # Moments of events in words, and the hours of a day; nobody asks for the time.
-    for name in ("runtime.events", "sharing", "queue.document", "queue.hours", "queue.record"):
+    clocks = ("runtime.events", "sharing", "queue.document", "queue.hours", "queue.record")
+    for name in (*clocks, "targets.kubernetes.state"):
         allowed[f"kit.{name}"] = {"datetime"}
     touched = ((path, rooms(path) & WORLD - allowed.get(module_of(path), set())) for path in PURE)
     assert offenders(touched) == {}
@@ -385,8 +388,6 @@ def test_rendering_knows_what_was_lowered_and_no_target() -> None:
 
 
 TARGETS = ("local", "compose", "swarm", "kubernetes")
-DEPLOYED = TARGETS[:3]
-"""Those to which kit deploys; of the others, it only renders the files."""
 
 
 def test_no_target_knows_another() -> None:
@@ -394,9 +395,7 @@ def test_no_target_knows_another() -> None:
         forbidden = [f"kit.targets.{other}" for other in TARGETS if other != target]
         forbidden.append("kit.targets.lower")
         own = [path for name, path in KIT.items() if is_of(f"kit.targets.{target}", name)]
-        parts = {"addressing.py", "lower.py"}
-        if target in DEPLOYED:
-            parts |= {"observe.py", "decide.py", "execute.py", "logs.py"}
+        parts = {"addressing.py", "lower.py", "observe.py", "decide.py", "execute.py", "logs.py"}
         assert parts <= {path.name for path in own}
         found = {
             path: {name for name in of_kit(path) if any(is_of(each, name) for each in forbidden)}

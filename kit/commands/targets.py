@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from kit.errors import InputError
 from kit.model import EngineName
 from kit.paths import Paths, identity, launcher_path
 from kit.runtime.target import Target
@@ -62,9 +61,10 @@ def _swarm(cluster: str, tree: Path, _: Sequence[Workload]) -> Target:
     return SwarmTarget(cluster, tree)
 
 
-def _kubernetes(_: str, tree: Path, __: Sequence[Workload]) -> Target:
-    what = "kit renders files for Kubernetes, and does not deploy them"
-    raise InputError(what, f"run `kubectl apply --server-side -k {tree}`")
+def _kubernetes(cluster: str, tree: Path, _: Sequence[Workload]) -> Target:
+    from kit.targets.kubernetes.target import KubernetesTarget
+
+    return KubernetesTarget(cluster, tree)
 
 
 _TARGETS = {

@@ -19,6 +19,7 @@ LABELS = "app.kubernetes.io"
 PART_OF = f"{LABELS}/part-of"
 INSTANCE = f"{LABELS}/instance"
 COMPONENT = f"{LABELS}/component"
+MANAGED_BY = f"{LABELS}/managed-by"
 CHECKPOINTS = "checkpoints"
 """The component of the volume claims of jobs, which `kit stop` keeps."""
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -32,7 +33,7 @@ def labels_of(cluster: str, workload: Workload) -> tuple[tuple[str, str], ...]:
         (f"{LABELS}/name", workload.name),
         (INSTANCE, workload.stack),
         (PART_OF, cluster),
-        (f"{LABELS}/managed-by", MANAGER),
+        (MANAGED_BY, MANAGER),
     )
 
 
@@ -48,7 +49,12 @@ def claim_name(job: str) -> str:
 
 def secret_name(workload: Workload) -> str:
     """Return the name of the Secret with a workload's secrets."""
-    return f"{workload.stack}-secrets"
+    return secret_of(workload.stack)
+
+
+def secret_of(stack: str) -> str:
+    """Return the name of the Secret of a stack."""
+    return f"{stack}-secrets"
 
 
 def own_volume(cluster: str, source: str) -> str:

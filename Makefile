@@ -1,7 +1,7 @@
 # To begin: `make demo` and `make test`. For daily work: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lab test-long test-versions test-times update setup plan render check deploy status logs stop \
+.PHONY: help demo test test-lab test-kubernetes test-long test-versions test-times update setup plan render check deploy status logs stop \
     examples dashboards docs pictures lint audit bench bench-render bench-defaults gpu lab lab-down chaos clean
 
 # Where it is set, each of some thousand processes would compile all modules anew.
@@ -44,12 +44,16 @@ demo: setup ## train the example cluster on this machine, in about a minute
 	@echo "  kit init ../my-cluster            start a repository of your own"
 
 test: setup .venv/.dev .tools/.docker ## prove the product, in some ten minutes; as root on Debian or Ubuntu with a real Swarm
-	$(BUDGET) 20 -- $(PYTEST) 3 -m "not lab and not long" $(ARGS)
+	$(BUDGET) 20 -- $(PYTEST) 3 -m "not lab and not long and not kubernetes" $(ARGS)
 
 # Their labs have other numbers than that of `make test`, which may run at the same time.
 test-lab: export KIT_TEST_LABS ?= 1
 test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms and Compose hosts, as root
 	$(BUDGET) 25 -- $(PYTEST) 4 -m "lab and not long" tests/lab $(ARGS)
+
+test-kubernetes: setup .venv/.dev ## run a job's story on the cluster that KUBECONFIG names
+	@test -n "$(KUBECONFIG)" || { echo "KUBECONFIG names no cluster" >&2; exit 2; }
+	$(BUDGET) 3 -- $(PYTEST) 1 -m kubernetes tests/kubernetes $(ARGS)
 
 test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow .tools/.ansible .tools/.arm64 ## run frameworks, chaos, soaks; before a release
 	$(BUDGET) 90 -- $(PYTEST) 3 -m long --note "$(ARGS)" $(ARGS)

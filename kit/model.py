@@ -43,6 +43,7 @@ class EngineName(StrEnum):
     LOCAL = "local"
     COMPOSE = "compose"
     SWARM = "swarm"
+    KUBERNETES = "kubernetes"
 
 
 class Use(StrEnum):
@@ -134,6 +135,24 @@ def interfaces_of(host: Host, network: Network) -> tuple[str, ...]:
     """Return the interfaces of a host for the training; none if the launcher finds its own."""
     named = host.interface or network.interface or AUTO
     return () if named == AUTO else tuple(named.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """The cluster of Kubernetes, and the place of the objects there.
+
+    `context` and `kubeconfig` are None for those that kubectl would take. `image_pull_secret` is
+    the name of a Secret in the `namespace`. `storage_class` is None for the cluster's default,
+    `storage_size` is in bytes, `storage_access` an access mode of claims.
+    """
+
+    context: str | None
+    kubeconfig: str | None
+    namespace: str
+    image_pull_secret: str | None
+    storage_class: str | None
+    storage_size: int
+    storage_access: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +264,7 @@ class Inventory:
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `data` is None if the file has no
     such section: the data services then run only if a job needs them. `notify` is for all jobs.
-    `sharing` are the rules of the queue.
+    `sharing` are the rules of the queue. `kubernetes` is None if the file has no such section.
     """
 
     file: str
@@ -259,6 +278,7 @@ class Inventory:
     monitoring: Monitoring | None
     notify: tuple[Receiver, ...] = ()
     sharing: Sharing = EQUAL
+    kubernetes: Kubernetes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ INVENTORIES = [
 ]
 ANYWHERE = [path for path in INVENTORIES if path.parent.name != "shared-pool"]
 """Those that need no queue, which only a Swarm has."""
+LOWERED = {
+    EngineName.SWARM: INVENTORIES,
+    EngineName.KUBERNETES: [path for path in ANYWHERE if path.parent.name == "case4-kubernetes"],
+}
+"""Those of an engine that takes more or fewer."""
 SHAPES = {
     "digits": (1, 8, 10),
     "mnist": (1, 28, 10),
@@ -80,7 +85,8 @@ def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_pa
             training = load_job(file)
             assert training.train == job.job.train
             assert training.exchange == job.job.exchange
-            assert training.checkpoint.shared is job.shared_checkpoints
+            one_volume = lowered.engine is EngineName.KUBERNETES
+            assert training.checkpoint.shared is (job.shared_checkpoints or one_volume)
             assert replace(training.checkpoint, shared=False) == job.job.checkpoint
             ports = [
                 port.number for part in lowered.workload(job.name).working for port in part.ports
@@ -121,7 +127,7 @@ READERS = {
     [
         pytest.param(engine, path, id=f"{engine}-{path.parent.name}")
         for engine in EngineName
-        for path in (INVENTORIES if engine is EngineName.SWARM else ANYWHERE)
+        for path in LOWERED.get(engine, ANYWHERE)
     ],
 )
 def test_containers_get_variables_that_are_read(engine: EngineName, inventory: Path) -> None:

@@ -100,6 +100,12 @@ PURE_MODULES = (
     "targets/compose/pool",
     "targets/compose/refusals",
     "targets/compose/status",
+    "targets/kubernetes/names",
+    "targets/kubernetes/objects",
+    "targets/kubernetes/pods",
+    "targets/kubernetes/refusals",
+    "targets/kubernetes/state",
+    "targets/kubernetes/status",
     "targets/local/gpus",
     "targets/swarm/drift",
     "targets/swarm/file_fields",
@@ -266,7 +272,8 @@ def test_what_is_pure_touches_nothing() -> None:
     # Paths alone, and the templates that are printed.
     allowed = {"kit.render.templates": {"pathlib"}, "kit.targets.local.lower": {"pathlib"}}
     # Moments of events in words, and the hours of a day; nobody asks for the time.
-    for name in ("runtime.events", "sharing", "queue.document", "queue.hours", "queue.record"):
+    clocks = ("runtime.events", "sharing", "queue.document", "queue.hours", "queue.record")
+    for name in (*clocks, "targets.kubernetes.state"):
         allowed[f"kit.{name}"] = {"datetime"}
     touched = ((path, rooms(path) & WORLD - allowed.get(module_of(path), set())) for path in PURE)
     assert offenders(touched) == {}
@@ -387,7 +394,7 @@ def test_rendering_knows_what_was_lowered_and_no_target() -> None:
         assert not {other for other in of_kit(KIT[name]) if is_of("kit.render", other)}
 
 
-TARGETS = ("local", "compose", "swarm")
+TARGETS = ("local", "compose", "swarm", "kubernetes")
 
 
 def test_no_target_knows_another() -> None:
@@ -420,7 +427,7 @@ def test_the_plan_names_no_target() -> None:
 
 NAME_ENGINES = {"targets", "model", "config", "discover", "paths"}
 """The rooms of kit that know the engines by name; the others ask a target or what was lowered."""
-ENGINES = {"local", "compose", "swarm"}
+ENGINES = {"local", "compose", "swarm", "kubernetes"}
 
 
 def engines_named(path: Path) -> Iterator[str]:

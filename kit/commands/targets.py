@@ -61,4 +61,15 @@ def _swarm(cluster: str, tree: Path, _: Sequence[Workload]) -> Target:
     return SwarmTarget(cluster, tree)
 
 
-_TARGETS = {EngineName.LOCAL: _local, EngineName.COMPOSE: _compose, EngineName.SWARM: _swarm}
+def _kubernetes(cluster: str, tree: Path, _: Sequence[Workload]) -> Target:
+    from kit.targets.kubernetes.target import KubernetesTarget
+
+    return KubernetesTarget(cluster, tree)
+
+
+_TARGETS = {
+    EngineName.LOCAL: _local,
+    EngineName.COMPOSE: _compose,
+    EngineName.SWARM: _swarm,
+    EngineName.KUBERNETES: _kubernetes,
+}

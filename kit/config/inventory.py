@@ -22,6 +22,7 @@ from kit.config.fields import (
     wrong,
 )
 from kit.config.gpus import Gpus, index_faults, to_gpus
+from kit.config.kubernetes import KubernetesSection, to_kubernetes
 from kit.config.monitoring import MonitoringSection, monitoring_faults, to_monitoring
 from kit.config.notify import Notify, to_receivers
 from kit.config.queue import LendSection, PoolSection, to_hours, to_sharing
@@ -122,14 +123,15 @@ class InventorySection(Section):
     """The hosts of one cluster."""
 
     cluster: Label
-    engine: Literal["local", "compose", "swarm"] = Field(
-        "local", description="What runs the plan: this machine, Compose or Swarm"
+    engine: Literal["local", "compose", "swarm", "kubernetes"] = Field(
+        "local", description="What runs the plan: this machine, Compose, Swarm or Kubernetes"
     )
     hosts: dict[str, HostSection] = Field(
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]
     )
     network: NetworkSection = Field(NetworkSection(), examples=[{"speed": "1Gbit"}])
     swarm: SwarmSection = Field(SwarmSection(), examples=[{"heartbeat": "2s"}])
+    kubernetes: KubernetesSection | None = Field(None, examples=[{"namespace": "training"}])
     registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
     data: DataSection | None = Field(None, examples=[{"cache": "100GiB"}])
     monitoring: MonitoringSection | None = Field(None, examples=[{"retention": "30d"}])
@@ -190,6 +192,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         monitoring=to_monitoring(section.monitoring),
         notify=to_receivers(section.notify, "NOTIFY_ALL"),
         sharing=to_sharing(section.queue),
+        kubernetes=to_kubernetes(section.kubernetes),
     )
 
 
@@ -264,7 +267,12 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
     network = section.network
     if not hosts:
         return
-    if len(hosts) > 1 and not any("manager" in one.roles for one in section.hosts.values()):
+    managed = section.engine != "kubernetes"  # A cluster has control planes of its own.
+    if (
+        managed
+        and len(hosts) > 1
+        and not any("manager" in one.roles for one in section.hosts.values())
+    ):
         fix = f"give one host the role: `{hosts[0].loc[1]}: {{roles: [manager], …}}`"
         fault(("hosts",), "no host is a manager", fix)
     here = next((host for host in hosts if _only_here(host.address)), None)

@@ -91,6 +91,7 @@ def make_plan(
         pool=allocated.pool,
         monitoring=inventory.monitoring,
         ipv6=any(":" in host.address for host in inventory.hosts),
+        kubernetes=inventory.kubernetes,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kit.jobs import Job
-from kit.model import Host, Lock, Monitoring, Network, Receiver, Registry
+from kit.model import Host, Kubernetes, Lock, Monitoring, Network, Receiver, Registry
 from kit.plan.data import DataPlan
 from kit.plan.queue import PoolPlan, counted
 from kit.plan.types import (
@@ -137,7 +137,8 @@ class Plan:
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `images` are the names of all
     images that hosts run, without the digests of the `lock`. `data` is None if no job needs the
     data services and the inventory does not ask for them. `pool` is what the queue divides.
-    `ipv6`: the address of a host is one of IPv6.
+    `ipv6`: the address of a host is one of IPv6. `kubernetes` is the cluster of Kubernetes, if the
+    inventory names one.
     """
 
     file: str
@@ -155,6 +156,7 @@ class Plan:
     pool: PoolPlan
     monitoring: Monitoring | None
     ipv6: bool
+    kubernetes: Kubernetes | None
 
     @property
     def shared(self) -> bool:

@@ -78,6 +78,11 @@ def plan_json(
                 "servers": _rows(servers, "  "),
                 **({"data": _compact(_data(plan.data))} if plan.data else {}),
                 **({"queue": _queue(plan.pool)} if plan.shared else {}),
+                **(
+                    {"kubernetes": _compact(dataclasses.asdict(plan.kubernetes))}
+                    if plan.kubernetes
+                    else {}
+                ),
                 "notes": _rows([_compact(note) for note in lowered.notes], "  "),
             }
         )

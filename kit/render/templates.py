@@ -59,6 +59,7 @@ class Templates:
         )
         self._environment.filters |= {
             "quoted": quoted,
+            "text": text,
             "scalar": scalar,
             "key": key,
             "words": words,
@@ -163,10 +164,15 @@ def _visible(folder: Path, folders: Collection[Path]) -> Iterator[Path]:
             yield path
 
 
+def text(value: object) -> str:
+    """Return a text as a YAML scalar in double quotes."""
+    written = json.dumps(str(value), ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+
+
 def quoted(value: object) -> str:
     """Return a text as a YAML scalar in double quotes, with `$` doubled for Compose."""
-    text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
-    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return text(value).replace("$", "$$")
 
 
 def scalar(value: str) -> str:

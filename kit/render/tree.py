@@ -9,6 +9,7 @@ from kit.model import Tree
 from kit.render.documents import header, plan_json
 from kit.render.templates import Templates
 from kit.targets.lowered import VERSION, VERSION_BELOW, Lowered, Output, digest
+from kit.workload.settings import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +47,26 @@ def render(lowered: Lowered, templates: Templates, programs: Mapping[str, str], 
 
 
 def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree, merge: str) -> str:
-    configs = [
-        NamedConfig(
-            config.key, f"{output.stack}-{config.key}-{digest(tree[config.file])}", config.file
-        )
-        for config in output.configs
-    ]
+    configs = _named(output.stack, output.configs, tree)
     text = templates.render(
         output.template,
         **output.values,
         configs=configs,
+        generated=[(stack, _named(stack, each, tree)) for stack, each in output.others],
         header=header(lowered, *output.sources),
         version=VERSION,
         version_below=VERSION_BELOW,
         merge=merge,
     )
     return _versioned(text, (config.name for config in configs if output.hashes_configs))
+
+
+def _named(stack: str, configs: Iterable[Config], tree: Tree) -> list[NamedConfig]:
+    """Return the files of a stack with their names, which contain the hashes of their content."""
+    return [
+        NamedConfig(each.key, f"{stack}-{each.key}-{digest(tree[each.file])}", each.file)
+        for each in configs
+    ]
 
 
 def _versioned(text: str, names: Iterable[str]) -> str:

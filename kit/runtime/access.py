@@ -14,6 +14,7 @@ from trainer.contract.words import nearest
 class Access:
     """A container, and the `engine`'s command that runs others in it; "" is this machine.
 
+    `before` are words between the container and a command.
     `environment` are variables of the command here, `folder` its working directory; None: as here.
     """
 
@@ -21,13 +22,14 @@ class Access:
     container: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
+    before: tuple[str, ...] = ()
 
     def command(self, words: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the command line; a `terminal` passes on its size and its keys."""
         if not self.container:
             return list(words)
         options = ("--interactive", *(("--tty",) if terminal else ()))
-        return [*self.engine, "exec", *options, self.container, *words]
+        return [*self.engine, "exec", *options, self.container, *self.before, *words]
 
 
 def no_container(name: str, host: str) -> KitError:

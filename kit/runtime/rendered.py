@@ -13,7 +13,7 @@ from typing import Any
 
 from kit.errors import InputError
 from kit.files import read_plain
-from kit.model import DataSet, Host
+from kit.model import DataSet, Host, Kubernetes
 from kit.plan.data import DataPlan
 from kit.runtime.health import Check
 
@@ -26,7 +26,8 @@ class Rendered:
     health checks of the user's own servers and of proxies. `data` is None
     without data services; `needs` are the data sets of each job, `spares` the hosts that stand by.
     `indexes` are the places of each host's GPUs in the inventory, by their UUIDs in small letters.
-    `queue` is the pool of the queue as a document, `queued` are its jobs.
+    `queue` is the pool of the queue as a document, `queued` are its jobs. `kubernetes` is the
+    cluster of Kubernetes, if the inventory names one.
     """
 
     hosts: tuple[Host, ...]
@@ -39,6 +40,7 @@ class Rendered:
     indexes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     queue: Mapping[str, Any] = field(default_factory=dict)
     queued: frozenset[str] = frozenset()
+    kubernetes: Kubernetes | None = None
 
     @property
     def fixed(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -84,11 +86,14 @@ def rendered(tree: Path) -> Rendered:
         data = _data(plan["data"], hosts) if "data" in plan else None
         queued = frozenset(job["name"] for job in plan["jobs"] if "queue" in job)
         queue = plan.get("queue", {})
+        own = plan.get("kubernetes")
+        kubernetes = Kubernetes(**own) if own else None
         needs = {job["name"]: _needs(job["data"]) for job in plan["jobs"] if "data" in job}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, devices, urls, data, needs, checks, spares, indexes, queue, queued)
+    work = (devices, urls, data, needs, checks, spares, indexes, queue, queued)
+    return Rendered(hosts, *work, kubernetes=kubernetes)
 
 
 def _data(data: dict[str, Any], hosts: tuple[Host, ...]) -> DataPlan:

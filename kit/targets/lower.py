@@ -8,6 +8,8 @@ from kit.model import EngineName, Host
 from kit.plan.work import Plan
 from kit.targets.compose import lower as compose
 from kit.targets.compose.addressing import ComposeAddressing
+from kit.targets.kubernetes import lower as kubernetes
+from kit.targets.kubernetes.addressing import KubernetesAddressing
 from kit.targets.local import lower as local
 from kit.targets.local.addressing import LocalAddressing
 from kit.targets.lowered import Lowered
@@ -22,6 +24,7 @@ TARGETS: dict[EngineName, tuple[Callable[[Plan], Addressing], Lower]] = {
     EngineName.LOCAL: (lambda _: LocalAddressing(), local.lower),
     EngineName.COMPOSE: (ComposeAddressing, compose.lower),
     EngineName.SWARM: (SwarmAddressing, swarm.lower),
+    EngineName.KUBERNETES: (KubernetesAddressing, kubernetes.lower),
 }
 """How parts reach each other under each target, and the function that lowers them."""
 

@@ -70,7 +70,8 @@ class Output:
     `sources` are the files besides the inventory that its header names; JSON files have no header.
     The template gets `configs` with names that contain the hash of their content.
     `hashes_configs`: the hash in its labels covers their content too, because the names of its
-    mounts do not.
+    mounts do not. `others` are the configs of other outputs by their stack; the template gets them
+    in the same way, as `generated`.
     """
 
     path: str
@@ -80,6 +81,7 @@ class Output:
     configs: tuple[Config, ...] = ()
     stack: str = ""
     hashes_configs: bool = False
+    others: tuple[tuple[str, tuple[Config, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,14 @@ class JobAddresses:
 
     `own_addresses`: each container has an address of its own, so that jobs may use equal ports.
     `defaults` are variables that the target's network and containers need; the inventory and the
-    job may override them.
+    job may override them. `shared_checkpoints`: the target gives all hosts one folder for them.
     """
 
     rendezvous: Rendezvous
     host_network: bool
     defaults: Mapping[str, str]
     own_addresses: bool = False
+    shared_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class ServerAddresses:
     """Where a server finds checkpoints.
 
     `sources` are the URLs of its endpoints. `listen` are the names at which each endpoint listens,
-    by its part's name; the others listen at all.
+    by its part's name; the others listen at all. `names` are those of the server for its clients,
+    besides those of its hosts.
     """
 
     host_network: bool
     sources: tuple[str, ...] = ()
     listen: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,9 @@ class MonitoringAddresses:
 class Addressing(Protocol):
     """The addresses of a plan under one target.
 
-    `on_hosts`: containers run on the hosts. Otherwise all hosts are this machine, which needs no
-    registry and no endpoints of checkpoints. `proxies`: one address can stand for all hosts of a
-    server.
+    `on_hosts`: containers run on the hosts and open ports there. Otherwise all hosts are this
+    machine, or pods of a cluster: these need no registry of kit and no endpoints of checkpoints.
+    `proxies`: one address can stand for all hosts of a server.
     """
 
     on_hosts: ClassVar[bool]

@@ -86,7 +86,7 @@ def _server(plan: Plan, server: ServerPlan, addressing: Addressing) -> Workload:
     offered = endpoints(server) if addressing.on_hosts else ()
     addresses = addressing.server(server, offered)
     listening = [_listening(each, addresses.listen.get(each.name, ())) for each in offered]
-    return serving(plan, server, listening, addresses.sources, host_network=addresses.host_network)
+    return serving(plan, server, listening, addresses)
 
 
 def _listening(part: Part, names: Sequence[str]) -> Part:

@@ -19,6 +19,7 @@ from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan
 from kit.servers import Server
 from kit.values import count
+from kit.workload.addressing import ServerAddresses
 from kit.workload.documents import (
     code_configs,
     code_documents,
@@ -49,28 +50,25 @@ def serving(
     plan: Plan,
     server: ServerPlan,
     endpoints: Sequence[Part],
-    sources: Iterable[str],
-    *,
-    host_network: bool,
+    addresses: ServerAddresses,
 ) -> Workload:
-    """Make the parts of a server; the built-in one fetches missing checkpoints from `sources`."""
+    """Make the parts of a server; the built-in one fetches missing checkpoints from others."""
     own = server.server.own
     if own:
-        return own_serving(server, own, host_network=host_network)
-    return _built_in(plan, server, endpoints, tuple(sources), host_network=host_network)
+        return own_serving(server, own, host_network=addresses.host_network)
+    return _built_in(plan, server, endpoints, addresses)
 
 
 def _built_in(
     plan: Plan,
     server: ServerPlan,
     endpoints: Sequence[Part],
-    sources: tuple[str, ...],
-    *,
-    host_network: bool,
+    addresses: ServerAddresses,
 ) -> Workload:
-    settings, checkpoints = server.server, server.checkpoints
+    settings, checkpoints, sources = server.server, server.checkpoints, addresses.sources
     assert checkpoints
-    names = [host.address for host in _asked(plan, server) if not is_plain(host.address)]
+    own = (host.address for host in _asked(plan, server))
+    names = [name for name in (*own, *addresses.names) if not is_plain(name)]
     text = server_json(settings, checkpoints.job, names, generated(plan.file, settings.file))
     document = Document(f"serve/{settings.short_name}.json", text)
     parts = [
@@ -89,7 +87,7 @@ def _built_in(
         volumes=server.volumes,
         secrets=_secrets(server),
         needed=1,
-        host_network=host_network,
+        host_network=addresses.host_network,
         summary=_summary(server),
         inventory_hash=server.inventory_hash,
         job_hash=server.job_hash,

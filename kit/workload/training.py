@@ -82,6 +82,7 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
     `data_server` is the URL of the data server, as the containers reach it, or "".
     """
     rendezvous, host_network = addresses.rendezvous, addresses.host_network
+    job = replace(job, shared_checkpoints=job.shared_checkpoints or addresses.shared_checkpoints)
     port = metrics_port(plan, job, own_addresses=addresses.own_addresses)
     urls = {each.name: stream_url(data_server, each) for each in job.job.streamed}
     url = next(iter(urls.values()), None)  # A built-in training streams one.

@@ -409,7 +409,9 @@ class Training:
             say(f"done: accuracy {state.accuracy:.4f}, checkpoint {self._checkpoint}")
 
     def _save(self, world: World, state: State) -> None:
-        if self._membership.local_rank == 0:
+        # In a folder that all hosts share, one rank writes.
+        shared = self._job.checkpoint.shared
+        if (world.rank if shared else self._membership.local_rank) == 0:
             self._folder.save(state, world.size)
         self._checkpoint = folder_name(state.step)
         at = {"epoch": state.epoch, "step": state.step}

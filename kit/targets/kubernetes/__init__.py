@@ -1,0 +1,1 @@
+"""The Kubernetes target: manifests in one namespace, by kubectl."""

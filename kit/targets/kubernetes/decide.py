@@ -1,0 +1,157 @@
+"""The decision on the steps of a deploy in Kubernetes: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kit.errors import KitError
+from kit.runtime.steps import Step
+from kit.targets.kubernetes.names import claim_name, secret_name
+from kit.targets.kubernetes.state import Namespace
+from kit.values import count
+from kit.workload.types import Kind, Workload
+
+WHERE = "kubernetes"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A workload's rendered file: its hash, and its objects as `kind/name` in small letters.
+
+    `by_hand` says what others have changed since, or is "".
+    """
+
+    version: str
+    objects: frozenset[str]
+    by_hand: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndJobs(Step):
+    """Delete the Jobs of a workload, and wait until their pods have saved and ended."""
+
+    stack: str
+    names: tuple[str, ...]
+    grace: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteClaim(Step):
+    """Delete the volume claim with a job's checkpoints."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSecret(Step):
+    """Write the Secret with a workload's secrets."""
+
+    workload: str
+    stack: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Step):
+    """Apply the objects of a workload's file."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prune(Step):
+    """Delete objects that the file of a workload does not have any more."""
+
+    titles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Step):
+    """Delete everything of a workload but its volume claim."""
+
+    stack: str
+    grace: int
+
+
+def decide(
+    work: Sequence[Workload], found: Namespace, wanted: Mapping[str, Wanted], *, fresh: bool
+) -> tuple[Step, ...]:
+    """Return the steps of a deploy; none for workloads that run as their files say.
+
+    The scheduler waits for GPUs that others still hold, so their order does not matter.
+
+    Raises:
+        KitError: A job runs whose checkpoints were to be deleted, or a server reads them.
+    """
+    return tuple(step for each in work for step in _steps(each, found, wanted, fresh=fresh))
+
+
+def _steps(
+    work: Workload, found: Namespace, wanted: Mapping[str, Wanted], *, fresh: bool
+) -> Iterator[Step]:
+    stack, objects = work.stack, found.of(work.stack)
+    if not work.parts:
+        if objects:
+            what = f"remove {stack}"
+            yield Remove(WHERE, what, "no GPU is given to it", stack, 0)
+        return
+    fresh = fresh and work.kind is Kind.JOB
+    if fresh:
+        _refuse_fresh(work, found)
+    want = wanted[stack]
+    again = _replaced(work, found, want, fresh=fresh)
+    cause = again or _repaired(work, found, want)
+    if not cause:
+        return
+    jobs = found.jobs(stack) if again else ()
+    grace = max((part.grace or 0 for part in work.working), default=0)
+    if jobs:
+        names = tuple(job.name for job in jobs)
+        what = f"end {count(len(jobs), 'Job')} of {work.name}"
+        yield EndJobs(WHERE, what, cause, stack, names, grace)
+    if fresh and work.store and work.store.volume:
+        what = f"delete the checkpoints of {work.name}"
+        yield DeleteClaim(WHERE, what, "--fresh", claim_name(work.name))
+    if work.secrets:
+        name = secret_name(work)
+        yield MakeSecret(WHERE, f"write the Secret {name}", cause, work.name, stack, name)
+    yield Apply(WHERE, f"apply {stack}", cause, stack)
+    titles = {each.title for each in objects if each.kind != "Job"}
+    if old := tuple(sorted(titles - want.objects)):
+        what = f"delete {', '.join(old)}"
+        yield Prune(WHERE, what, "its file does not have them any more", old)
+
+
+def _refuse_fresh(work: Workload, found: Namespace) -> None:
+    running = [job for job in found.jobs(work.stack) if not job.ended]
+    if running:
+        raise KitError(f"job {work.name} runs: end it first, `kit stop {work.name}`")
+    claim = claim_name(work.name)
+    readers = sorted({pod.stack for pod in found.pods if claim in pod.claims} - {work.stack})
+    if readers:
+        what = f"{', '.join(readers)} reads the checkpoints of {work.name}, which are deleted"
+        raise KitError(what, f"end it first: `kit stop {' '.join(readers)}`")
+    if work.store is not None and not work.store.volume:
+        what = f"job {work.name} keeps its checkpoints in {work.store.place}"
+        raise KitError(what, "move them away to start from the beginning")
+
+
+def _replaced(work: Workload, found: Namespace, want: Wanted, *, fresh: bool) -> str:
+    """Return why a workload starts anew; "" if it runs from the same file."""
+    works = found.working(work.stack)
+    if not works:
+        return "it is not deployed"
+    if fresh:
+        return "--fresh"
+    if all(job.ended for job in works):
+        return "it has ended"
+    return "its file has changed" if any(each.file != want.version for each in works) else ""
+
+
+def _repaired(work: Workload, found: Namespace, want: Wanted) -> str:
+    """Return why the objects of a workload that runs are applied again: nothing of it ends."""
+    there = {each.title for each in found.of(work.stack)}
+    seen = ("job/", "deployment/", "configmap/")
+    missing = sorted(title for title in want.objects - there if title.startswith(seen))
+    return f"{', '.join(missing)} is missing" if missing else want.by_hand

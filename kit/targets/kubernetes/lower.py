@@ -1,0 +1,178 @@
+"""The plan as manifests of Kubernetes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from kit.errors import FaultsError
+from kit.model import EngineName, Kubernetes
+from kit.plan.storage import DATA
+from kit.plan.types import MountPoint
+from kit.plan.work import Plan
+from kit.targets.kubernetes.names import (
+    claim_name,
+    config_keys,
+    labels_of,
+    name_faults,
+    own_volume,
+    rendezvous_name,
+    service_names,
+)
+from kit.targets.kubernetes.objects import Claim, Group, Manifest
+from kit.targets.kubernetes.pods import alike, named_port, pod_of, quantity
+from kit.targets.kubernetes.refusals import refusals
+from kit.targets.lowered import Lowered, Output
+from kit.workload.make import Parts
+from kit.workload.settings import Config
+from kit.workload.types import Kind, Part, Role, Workload
+
+KUSTOMIZATION = "kustomization.yaml"
+FOLDER = "kubernetes"
+"""The folder of the manifests in the tree."""
+
+
+def lower(plan: Plan, parts: Parts) -> Lowered:
+    """Lower the plan to manifests.
+
+    Raises:
+        FaultsError: The plan has parts that this target does not support, or too long names.
+    """
+    faults = list(refusals(plan))
+    if faults or plan.kubernetes is None:
+        raise FaultsError(faults)
+    settings = plan.kubernetes
+    workloads = tuple(_workload(each, settings) for each in parts.workloads)
+    manifests = {each.name: _manifest(plan, settings, each) for each in workloads if each.parts}
+    pods = {name: _longest_pod(each) for name, each in manifests.items()}
+    if faults := list(name_faults(workloads, pods)):
+        raise FaultsError(faults)
+    return Lowered(
+        engine=EngineName.KUBERNETES,
+        plan=plan,
+        # kit reaches no pod: Kubernetes alone asks servers for their health.
+        workloads=tuple(replace(each, health="") for each in workloads),
+        outputs=tuple(_outputs(settings, workloads, manifests)),
+        images=plan.images,
+        own_notes=tuple(_data_notes(plan)),
+        on_hosts=False,
+    )
+
+
+def _workload(workload: Workload, settings: Kubernetes) -> Workload:
+    """Return a workload with equal hosts in one part, and the address of its Service."""
+    working = alike(workload.working)
+    parts = (*(each for each in workload.parts if not each.role.works), *working)
+    urls: tuple[str, ...] = ()
+    if workload.kind is Kind.SERVER and working:
+        name, port = service_names(workload.stack, settings.namespace)[0], working[0].ports[0]
+        urls = (f"http://{name}:{port.number}",)
+    return replace(workload, parts=parts, urls=urls)
+
+
+def _manifest(plan: Plan, settings: Kubernetes, workload: Workload) -> Manifest:
+    helper = next((part for part in workload.parts if part.role is Role.RENDEZVOUS), None)
+    kept = any(
+        own_volume(plan.cluster, each.source).endswith("-checkpoints") for each in _own(workload)
+    )
+    ports = dict.fromkeys(named_port(port) for part in workload.working for port in part.ports)
+    return Manifest(
+        workload=workload,
+        labels=labels_of(plan.cluster, workload),
+        annotations=(
+            ("kit.inventory-hash", workload.inventory_hash),
+            ("kit.job-hash", workload.job_hash),
+        ),
+        groups=tuple(_groups(plan, workload)),
+        open_ports=tuple(ports),
+        coordinator=Group(rendezvous_name(workload.name), pod_of(plan, workload, helper), 1)
+        if helper
+        else None,
+        claim=Claim(
+            name=claim_name(workload.name),
+            access=settings.storage_access,
+            storage_class=settings.storage_class or "",
+            size=quantity(settings.storage_size),
+        )
+        if kept and workload.kind is Kind.JOB
+        else None,
+    )
+
+
+def _own(workload: Workload) -> Sequence[MountPoint]:
+    return [mount for part in workload.working for mount in part.mounts]
+
+
+def _groups(plan: Plan, workload: Workload) -> Iterator[Group]:
+    parts = workload.working
+    total = sum(part.replicas for part in parts)
+    spared = total - workload.needed
+    for part in parts:
+        name = workload.stack if len(parts) == 1 else f"{workload.stack}-{_size(part)}"
+        yield Group(
+            name=name,
+            pod=pod_of(plan, workload, part),
+            replicas=part.replicas,
+            most_failed=min(spared, part.replicas),
+            # Of several Jobs, none knows how many pods of the others have completed.
+            enough=workload.needed if spared and len(parts) == 1 else 0,
+        )
+
+
+def _size(part: Part) -> str:
+    return part.name.removeprefix(f"{part.role}-")
+
+
+def _longest_pod(manifest: Manifest) -> str:
+    """Return the longest hostname of a Job's pods, which ends in the index, or the longest name."""
+    jobs = manifest.workload.kind is Kind.JOB
+    names = (f"{each.name}-{each.replicas - 1}" if jobs else each.name for each in manifest.groups)
+    return max(names, key=len)
+
+
+def _outputs(
+    settings: Kubernetes, workloads: Sequence[Workload], manifests: Mapping[str, Manifest]
+) -> Iterator[Output]:
+    files, stacks = [], []
+    for workload in workloads:
+        if workload.name not in manifests:
+            continue
+        manifest, configs = manifests[workload.name], configs_of(workload)
+        kind = "train-{job}" if workload.kind is Kind.JOB else "serve-{server}"
+        path = f"{FOLDER}/{workload.stack}.yaml"
+        yield Output(
+            path,
+            f"{FOLDER}/{kind}.yaml.j2",
+            {"manifest": manifest},
+            (workload.file,),
+            configs,
+            workload.stack,
+        )
+        files.append(path)
+        stacks.append((workload.stack, configs, manifest.labels))
+    keys = {stack: config_keys(configs) for stack, configs, _ in stacks}
+    labels = {stack: each for stack, _, each in stacks}
+    yield Output(
+        KUSTOMIZATION,
+        f"{KUSTOMIZATION}.j2",
+        {"settings": settings, "files": files, "keys": keys, "labels": labels},
+        tuple(each.file for each in workloads if each.name in manifests),
+        others=tuple((stack, configs) for stack, configs, _ in stacks),
+    )
+
+
+def configs_of(workload: Workload) -> tuple[Config, ...]:
+    """Return the files of all parts of a workload, each once."""
+    return tuple(dict.fromkeys(each for part in workload.parts for each in part.configs))
+
+
+def _data_notes(plan: Plan) -> Iterator[str]:
+    """Warn about jobs whose data folder is empty in each new pod."""
+    for job in plan.jobs:
+        train = job.job.train
+        brought = any(mount.target == DATA for mount in job.job.mounts)
+        if train and train.dataset != "digits" and not (train.download or train.url or brought):
+            yield (
+                f"{job.name}: {DATA} is empty in each pod: mount a volume claim with the data set "
+                f"there, `mounts: [{{volume: …, to: {DATA}}}]`"
+            )

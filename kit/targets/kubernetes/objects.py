@@ -1,0 +1,141 @@
+"""Objects of Kubernetes as their templates print them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kit.workload.settings import Config
+from kit.workload.types import Part, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVariable:
+    """A variable of a container: a `value`, a `field` of the pod, or a key of the Secret `secret`.
+
+    `why` is a comment.
+    """
+
+    name: str
+    value: str = ""
+    field: str = ""
+    secret: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodVolume:
+    """A volume of a pod. `why` is a comment.
+
+    `kind` is `claim` (`source` is its name), `config` (`source` is the key of the file), `empty`,
+    or `memory` (`size` is a quantity).
+    """
+
+    name: str
+    kind: str
+    source: str = ""
+    size: str = ""
+    read_only: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A mount of a container; `key` is a file of the volume, "" for all of it."""
+
+    volume: str
+    path: str
+    read_only: bool
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPort:
+    """A port of a container, with its name."""
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A check of a container: a `command`, or a GET of `path` at a port. Times are in seconds."""
+
+    kind: str
+    command: tuple[str, ...] = ()
+    path: str = ""
+    port: str = ""
+    period: int = 10
+    timeout: int = 5
+    failures: int = 3
+    delay: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The template of a pod with one container.
+
+    `hosts` are the nodes that may run it, each at most one; none: any node. `gpus` are those of
+    each pod. `limits` and `requests` are quantities by resource.
+    """
+
+    part: Part
+    component: str
+    hosts: tuple[str, ...]
+    gpus: int
+    user: str
+    group: str
+    environment: tuple[EnvVariable, ...]
+    volumes: tuple[PodVolume, ...]
+    mounts: tuple[Mounted, ...]
+    ports: tuple[NamedPort, ...]
+    probes: tuple[Probe, ...]
+    limits: tuple[tuple[str, str], ...]
+    requests: tuple[tuple[str, str], ...]
+    pull_secret: str
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The files that it mounts."""
+        return self.part.configs
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Equal pods: an Indexed Job, or a Deployment.
+
+    `most_failed` is the number of pods that may fail for good, `enough` the number of completed
+    pods that completes a job, 0 for all.
+    """
+
+    name: str
+    pod: Pod
+    replicas: int
+    most_failed: int = 0
+    enough: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The volume claim of a job's checkpoints; `size` is a quantity, `storage_class` may be ""."""
+
+    name: str
+    access: str
+    storage_class: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The values of a workload's file. `open_ports` are those that any pod may reach.
+
+    `coordinator` is that of a job with its Service's name, None if its hosts do not meet.
+    """
+
+    workload: Workload
+    labels: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str], ...]
+    groups: tuple[Group, ...]
+    open_ports: tuple[NamedPort, ...]
+    coordinator: Group | None = None
+    claim: Claim | None = None

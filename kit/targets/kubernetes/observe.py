@@ -1,0 +1,91 @@
+"""Queries of a namespace: kit's objects with their pods, and the rendered ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kit.errors import InputError
+from kit.runtime.rendered import rendered
+from kit.targets.kubernetes.decide import Wanted
+from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
+from kit.targets.kubernetes.lower import KUSTOMIZATION
+from kit.targets.kubernetes.names import FILE, INSTANCE, MANAGED_BY, MANAGER, PART_OF
+from kit.targets.kubernetes.state import Namespace, read_object, read_pod
+
+KINDS = "jobs.batch,deployments.apps,configmaps,pods"
+"""What kit must see; the other objects of a workload come and go with these."""
+
+COMPARED = 60.0
+"""Seconds for the comparison of a workload's objects, one after the other."""
+Objects = Mapping[str, tuple[dict[str, Any], ...]]
+"""The rendered objects of each workload's stack."""
+
+
+def connect(tree: Path) -> Kubectl:
+    """Return the calls of kubectl for a rendered tree.
+
+    Raises:
+        InputError: The tree was rendered for another engine.
+    """
+    settings = rendered(tree).kubernetes
+    if settings is None or not (tree / KUSTOMIZATION).is_file():
+        what = f"{tree / KUSTOMIZATION} is not there: the files are for another engine"
+        raise InputError(what, "write `engine: kubernetes` in the inventory, run `kit render`")
+    return Kubectl(settings)
+
+
+def selector(cluster: str, stack: str = "") -> str:
+    """Return the selector of kit's objects of a cluster, or of one workload."""
+    own = f",{INSTANCE}={stack}" if stack else ""
+    return f"--selector={MANAGED_BY}={MANAGER},{PART_OF}={cluster}{own}"
+
+
+def observe(kubectl: Kubectl, cluster: str) -> Namespace:
+    """Return what the namespace has of a cluster of kit."""
+    found = kubectl.read(KINDS, selector(cluster))["items"]
+    pods = [each for each in found if each["kind"] == "Pod"]
+    others = [each for each in found if each["kind"] != "Pod"]
+    return Namespace(tuple(map(read_object, others)), tuple(map(read_pod, pods)))
+
+
+def rendered_objects(kubectl: Kubectl, tree: Path) -> Objects:
+    """Return the objects of a rendered tree, as kustomize builds them."""
+    built = yaml.safe_load_all(kubectl.run("kustomize", str(tree)))
+    by_stack: dict[str, list[dict[str, Any]]] = {}
+    for each in built:
+        by_stack.setdefault(each["metadata"]["labels"][INSTANCE], []).append(each)
+    return {stack: tuple(objects) for stack, objects in by_stack.items()}
+
+
+def listed(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Return objects as one document for kubectl."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def wanted_of(objects: Sequence[Mapping[str, Any]]) -> Wanted:
+    """Return the hash of the file of these objects, and their names."""
+    notes = (each["metadata"].get("annotations") or {} for each in objects)
+    version = next(own[FILE] for own in notes if FILE in own)
+    names = (f"{each['kind'].lower()}/{each['metadata']['name']}" for each in objects)
+    return Wanted(version, frozenset(names))
+
+
+def by_hand(kubectl: Kubectl, objects: Sequence[Mapping[str, Any]]) -> str:
+    """Return what others have changed in objects that kit has applied, or "".
+
+    Raises:
+        KubectlError: Others have taken fields over.
+    """
+    words = ("diff", "--server-side", f"--field-manager={MANAGER}", "--filename=-")
+    try:
+        kubectl.run(*words, stdin=listed(objects), seconds=COMPARED)
+    except KubectlError as error:
+        if error.status != 1 or error.stderr.strip():
+            raise
+        return "changed by hand"
+    return ""

@@ -1,0 +1,206 @@
+"""The state of a namespace: kit's objects and pods. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kit.targets.kubernetes.names import COMPONENT, FILE, INDEX, INSTANCE
+from kit.workload.names import owner_of
+from kit.workload.types import Kind, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of a workload. `stack` is its label, `file` the hash of the file it is from.
+
+    `ended` is `Complete` or `Failed` for a Job that has ended, `reason` says why. `ready` are the
+    pods of a Deployment that answer, `most_failed` those of a Job that may fail for good.
+    """
+
+    kind: str
+    name: str
+    stack: str
+    component: str
+    file: str
+    created: float
+    ended: str = ""
+    ended_at: float | None = None
+    reason: str = ""
+    replicas: int = 0
+    ready: int = 0
+    most_failed: int = 0
+
+    @property
+    def title(self) -> str:
+        """Its name for kubectl."""
+        return f"{self.kind.lower()}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod with one container. `node` is "" until it is placed.
+
+    `phase` is Kubernetes'. `ends`: it is marked for deletion. `answers`: it is ready. `why` is
+    the reason why it does not run, as the scheduler or the node says it. `exit_status` is that of
+    its container, or of the one before. `began`: its container has run. `grace` are the seconds
+    that it has to end, `claims` the volume claims that it mounts.
+    """
+
+    name: str
+    stack: str
+    component: str
+    index: int | None
+    node: str
+    phase: str
+    created: float
+    gpus: int
+    processes: int
+    ends: bool = False
+    answers: bool = False
+    began: bool = False
+    exit_status: int | None = None
+    restarts: int = 0
+    why: str = ""
+    code: str = ""
+    grace: int = 0
+    claims: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether its container does not run again."""
+        return self.phase in {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What a namespace has of a cluster of kit."""
+
+    objects: tuple[Object, ...]
+    pods: tuple[Pod, ...]
+
+    def of(self, stack: str) -> tuple[Object, ...]:
+        """Return the objects of a workload."""
+        return tuple(each for each in self.objects if each.stack == stack)
+
+    def jobs(self, stack: str) -> tuple[Object, ...]:
+        """Return the Jobs of a workload."""
+        return tuple(each for each in self.of(stack) if each.kind == "Job")
+
+    def working(self, stack: str) -> tuple[Object, ...]:
+        """Return what trains or answers: Jobs, or the Deployments of a server."""
+        roles = {str(Role.TRAIN), str(Role.SERVE)}
+        kinds = {"Job", "Deployment"}
+        return tuple(
+            each for each in self.of(stack) if each.kind in kinds and each.component in roles
+        )
+
+    def pods_of(self, stack: str) -> tuple[Pod, ...]:
+        """Return the pods of a workload that train or answer, the oldest first."""
+        roles = {str(Role.TRAIN), str(Role.SERVE)}
+        own = (pod for pod in self.pods if pod.stack == stack and pod.component in roles)
+        return tuple(sorted(own, key=lambda pod: (pod.created, pod.name)))
+
+    @property
+    def stacks(self) -> Mapping[str, tuple[Kind, str]]:
+        """The workloads that have something that trains or answers: stacks with kind and name."""
+        found = {each.stack for each in self.objects if self.working(each.stack)}
+        return {stack: owner for stack in sorted(found) if (owner := owner_of(stack))}
+
+
+def read_object(document: Mapping[str, Any]) -> Object:
+    """Return an object of the API."""
+    meta, status = document["metadata"], document.get("status") or {}
+    labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
+    spec = document.get("spec") or {}
+    ended = next(
+        (each for each in status.get("conditions") or () if _is_end(document["kind"], each)), None
+    )
+    return Object(
+        kind=document["kind"],
+        name=meta["name"],
+        stack=labels.get(INSTANCE, ""),
+        component=labels.get(COMPONENT, ""),
+        file=notes.get(FILE, ""),
+        created=seconds(meta["creationTimestamp"]),
+        ended=ended["type"] if ended else "",
+        ended_at=seconds(ended["lastTransitionTime"]) if ended else None,
+        reason=(ended.get("message") or "") if ended else "",
+        replicas=spec.get("completions") or spec.get("replicas") or 0,
+        ready=status.get("readyReplicas") or 0,
+        most_failed=spec.get("maxFailedIndexes") or 0,
+    )
+
+
+def _is_end(kind: str, condition: Mapping[str, Any]) -> bool:
+    return (
+        kind == "Job"
+        and condition["type"] in {"Complete", "Failed"}
+        and condition["status"] == "True"
+    )
+
+
+def read_pod(document: Mapping[str, Any]) -> Pod:
+    """Return a pod of the API."""
+    meta, spec, status = document["metadata"], document["spec"], document.get("status") or {}
+    labels = meta.get("labels") or {}
+    (container,) = spec["containers"][:1]
+    seen: dict[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
+    code, why = _reason(status, seen)
+    index = (meta.get("annotations") or {}).get(INDEX)
+    state, before = seen.get("state") or {}, seen.get("lastState") or {}
+    over = state.get("terminated") or before.get("terminated") or {}
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return Pod(
+        name=meta["name"],
+        stack=labels.get(INSTANCE, ""),
+        component=labels.get(COMPONENT, ""),
+        index=int(index) if index else None,
+        node=spec.get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        created=seconds(meta["creationTimestamp"]),
+        gpus=int(limits.get("nvidia.com/gpu") or 0),
+        processes=_processes(container.get("env") or ()),
+        ends="deletionTimestamp" in meta,
+        answers=_condition(status, "Ready").get("status") == "True",
+        began="running" in state or bool(over),
+        exit_status=over.get("exitCode"),
+        restarts=seen.get("restartCount") or 0,
+        why=why,
+        code=code,
+        grace=spec.get("terminationGracePeriodSeconds") or 0,
+        claims=tuple(
+            each["persistentVolumeClaim"]["claimName"]
+            for each in spec.get("volumes") or ()
+            if "persistentVolumeClaim" in each
+        ),
+    )
+
+
+def _processes(variables: Sequence[Mapping[str, Any]]) -> int:
+    own = {each["name"]: each.get("value") for each in variables}
+    return int(own.get("KIT_NPROC") or own.get("KIT_REPLICAS") or 0)
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions = status.get("conditions") or ()
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def _reason(status: Mapping[str, Any], seen: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the code and the text of the reason why a pod does not run."""
+    placed = _condition(status, "PodScheduled")
+    if placed.get("status") == "False":
+        return placed.get("reason") or "", placed.get("message") or ""
+    waits = (seen.get("state") or {}).get("waiting") or {}
+    if waits:
+        return waits.get("reason") or "", waits.get("message") or ""
+    over = (seen.get("state") or {}).get("terminated") or {}
+    return status.get("reason") or over.get("reason") or "", status.get("message") or ""
+
+
+def seconds(stamp: str) -> float:
+    """Return the seconds since the epoch of a time of the API, in UTC."""
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,126 @@
+"""The status of a workload from its pods, with the reasons of delays and failures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kit.runtime.endings import HOPELESS, never_began
+from kit.runtime.status import HostStatus, State
+from kit.targets.kubernetes.state import Namespace, Object, Pod
+from kit.workload.types import Kind
+
+PULLING = "pulls its image"
+NOWHERE = "nowhere"
+"""The host of a pod that no node takes."""
+NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+STARTING = {"ContainerCreating", "PodInitializing"}
+
+
+def host_statuses(found: Namespace, stack: str, planned: Sequence[str]) -> tuple[HostStatus, ...]:
+    """Return the status of each planned host from its newest pod.
+
+    Pods that no node has taken yet stand for hosts without one. A pod that is marked for deletion
+    counts only until its replacement is placed.
+    """
+    pods = found.pods_of(stack)
+    placed = {pod.node: pod for pod in pods if pod.node}
+    waiting = [pod for pod in pods if not (pod.node or pod.over)]
+    over = {each.name for each in found.working(stack) if each.ended}
+    statuses = []
+    for host in dict.fromkeys((*planned, *placed)):
+        pod = placed.get(host)
+        if waiting and (pod is None or pod.ends or _failed(pod)):
+            pod = waiting.pop(0)
+        statuses.append(_host_status(host, pod, ended=bool(over)))
+    statuses += [_host_status(NOWHERE, pod, ended=bool(over)) for pod in waiting]
+    return tuple(statuses)
+
+
+def _failed(pod: Pod) -> bool:
+    return pod.phase == "Failed"
+
+
+def _host_status(host: str, pod: Pod | None, *, ended: bool) -> HostStatus:
+    if pod is None:
+        message = "" if ended else "Kubernetes has not created a pod for it yet"
+        state = State.STOPPED if ended else State.WAITING
+        return HostStatus(host, 0, state, None, message=message)
+    return HostStatus(
+        host=host,
+        processes=pod.processes,
+        state=_state(pod, ended=ended),
+        exit_status=None if pod.phase == "Running" and pod.answers else pod.exit_status,
+        message=explain(pod),
+        starts=pod.restarts + 1,
+    )
+
+
+def _state(pod: Pod, *, ended: bool) -> State:
+    if pod.phase == "Succeeded":
+        return State.COMPLETED
+    if pod.phase == "Failed":
+        hopeless = pod.exit_status in HOPELESS and not pod.ends
+        return State.FAILED if hopeless or ended else State.WAITING
+    if pod.ends:
+        return State.STOPPING
+    if pod.phase == "Running" and not pod.code:
+        return State.RUNNING
+    return State.WAITING
+
+
+def explain(pod: Pod) -> str:
+    """Return the reason why a pod does not run, with a remedy; "" if it runs or is done."""
+    if pod.phase == "Succeeded":
+        return ""
+    if pod.code in NO_IMAGE:
+        return f"the node cannot get the image: {pod.why}"
+    if pod.code in STARTING:
+        return PULLING
+    if pod.code == "Unschedulable":
+        return f"no node takes it: {pod.why}"
+    if pod.code == "CreateContainerConfigError":
+        return f"its container cannot be made: {pod.why}"
+    if pod.phase == "Failed":
+        return _failure(pod)
+    if pod.ends:
+        return "it ends, or its node does not answer"
+    if pod.code == "CrashLoopBackOff":
+        return f"it ended with exit status {pod.exit_status} and starts again"
+    return pod.why if pod.code else ""
+
+
+def _failure(pod: Pod) -> str:
+    if reason := never_began(Kind.JOB, "of the job", pod.exit_status):
+        return reason
+    if pod.code == "OOMKilled":
+        return "its memory exceeded `limits: {memory: …}`"
+    if pod.code == "Evicted":
+        return f"the node has evicted it: {pod.why}"
+    if pod.ends and pod.exit_status is None:
+        return "it was deleted"
+    return f"it ended with exit status {pod.exit_status}"
+
+
+def job_state(
+    kind: Kind, work: Sequence[Object], hosts: Sequence[HostStatus], needed: int
+) -> tuple[State, str]:
+    """Return the state of a workload, and the reason of its failure."""
+    states = [host.state for host in hosts]
+    if kind is Kind.SERVER:
+        return (State.RUNNING if any(each.ready for each in work) else State.WAITING), ""
+    completed = states.count(State.COMPLETED)
+    if work and all(each.ended == "Complete" for each in work):
+        return State.COMPLETED, ""
+    if len(work) > 1 and completed >= needed and State.RUNNING not in states:
+        return State.COMPLETED, ""
+    if failed := [each for each in work if each.ended == "Failed"]:
+        return State.FAILED, "; ".join(each.reason for each in failed)
+    if states.count(State.FAILED) > len(states) - needed:
+        return State.FAILED, "; ".join(_reasons(hosts))
+    return (State.RUNNING if State.RUNNING in states else State.WAITING), ""
+
+
+def _reasons(hosts: Sequence[HostStatus]) -> Iterator[str]:
+    for host in hosts:
+        if host.state is State.FAILED and host.message:
+            yield f"{host.host}: {host.message}"

@@ -1,0 +1,190 @@
+"""A job on the cluster that KUBECONFIG names: deploy, lost pods, stop and resume.
+
+`make test-kubernetes` runs it in a namespace of its own, which it removes. The nodes must offer
+nvidia.com/gpu, real or pretended, and have or get the image KIT_KUBERNETES_IMAGE.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sandbox import Project, Result, kit_process
+
+pytestmark = pytest.mark.kubernetes
+IMAGE = os.environ.get("KIT_KUBERNETES_IMAGE", "registry.lab:5000/stand-in:lab")
+GPU = "nvidia.com/gpu"
+DEADLINE = 180.0
+"""Seconds for a state to come."""
+JOB = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 3000, batch_size: 64}}
+checkpoint: {{every_epochs: 5, keep: 2}}
+hosts: {{min: 1}}
+limits: {{shared_memory: 64MiB}}
+stop_grace_period: 20s
+"""
+
+
+def kubectl(*words: str) -> Any:
+    """Return what kubectl says; JSON as values."""
+    done = subprocess.run(
+        ["kubectl", "--request-timeout=30s", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if "json" in words else done.stdout
+
+
+@dataclass
+class Story:
+    """A project whose hosts are nodes of the cluster, and its namespace."""
+
+    project: Project
+    namespace: str
+    hosts: tuple[str, ...]
+
+    def kit(self, *words: str) -> Result:
+        result = kit_process(self.project.folder, *words)
+        assert result.status == 0, result.err
+        return result
+
+    def job(self) -> dict[str, Any]:
+        (found,) = json.loads(self.kit("status", "--json").out)["jobs"]
+        assert isinstance(found, dict)
+        return found
+
+    def await_job(self, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        deadline = time.monotonic() + DEADLINE
+        while not holds(job := self.job()):
+            assert time.monotonic() < deadline, job
+            time.sleep(1)
+        return job
+
+    def objects(self, kinds: str) -> list[str]:
+        listed = kubectl("-n", self.namespace, "get", kinds, "-o", "name")
+        return sorted(str(listed).split())
+
+    def gaps(self) -> float:
+        """Return the longest time between two reported steps, in seconds."""
+        lines = self.kit("logs", "digits", "--events").out.splitlines()
+        events = [json.loads(line[line.index("{") :]) for line in lines if "@kit {" in line]
+        steps: dict[int, float] = {
+            each["step"]: each["time"] for each in events if each["event"] == "progress"
+        }
+        moments = sorted(steps.values())
+        return max(after - before for before, after in itertools.pairwise(moments))
+
+
+@pytest.fixture
+def story(project: Project) -> Iterator[Story]:
+    nodes = kubectl("get", "nodes", "-o", "json")["items"]
+    able = [
+        node["metadata"]["labels"]["kubernetes.io/hostname"]
+        for node in nodes
+        if int(node["status"]["allocatable"].get(GPU, 0))
+    ]
+    assert len(able) >= 2, f"two nodes with {GPU} are needed; the cluster has {able}"
+    namespace = f"kit-test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", namespace)
+    try:
+        # The API server refuses pods that break the rules.
+        level = "pod-security.kubernetes.io/enforce=restricted"
+        kubectl("label", "namespace", namespace, level)
+        hosts = "".join(f"  {host}: {{address: {host}, gpus: 1}}\n" for host in able[:3])
+        section = f"kubernetes: {{namespace: {namespace}, storage_size: 1GiB}}"
+        project.write(
+            f"cluster: test\nengine: kubernetes\n{section}\nhosts:\n{hosts}", {"digits": JOB}
+        )
+        project.rendered()
+        yield Story(project, namespace, tuple(able[:3]))
+    finally:
+        # A Job would keep its pods: in a namespace that ends, its controller can make no others.
+        kubectl("-n", namespace, "delete", "jobs", "--all", "--wait=false")
+        kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
+    assert "apply train-digits" in story.kit("deploy", "digits", "--dry-run").out
+    assert story.objects("jobs,deployments,services") == []  # Nothing was changed.
+    story.kit("deploy", "digits")
+    number = len(story.hosts)
+    job = story.await_job(lambda job: job["world_size"] == number and job["progress"])
+    assert {host["host"] for host in job["hosts"]} == set(story.hosts)
+    assert "runs already" in story.kit("deploy", "digits").out
+
+    lost = story.hosts[-1]
+    pods = kubectl("-n", story.namespace, "get", "pods", "-o", "json")["items"]
+    (pod,) = [
+        each["metadata"]["name"]
+        for each in pods
+        if each["spec"]["nodeName"] == lost and "train" in each["spec"]["containers"][0]["name"]
+    ]
+    kubectl("-n", story.namespace, "delete", "pod", pod, "--wait=false")
+    story.await_job(lambda job: job["world_size"] == number - 1)
+    story.await_job(lambda job: job["world_size"] == number)
+    print(f"longest time between two steps: {story.gaps():.1f} s")
+
+    meeting = "deployment/train-digits-rendezvous"
+    kubectl("-n", story.namespace, "scale", meeting, "--replicas=0")
+    before = story.job()["progress"]["step"]
+    story.await_job(lambda job: job["progress"]["step"] > before)  # It trains on.
+    kubectl("-n", story.namespace, "scale", meeting, "--replicas=1")
+
+    story.await_job(lambda job: job["checkpoint"])
+    said = story.kit("stop", "digits").out
+    assert "digits stopped after" in said
+    stopped = story.job()
+    assert stopped["state"] == "stopped"
+    kinds = "pods,jobs,deployments,services,networkpolicies,secrets"
+    story.await_job(lambda _: story.objects(kinds) == [])
+    assert story.objects("pvc") == ["persistentvolumeclaim/train-digits-checkpoints"]
+
+    story.kit("resume", "digits")
+    step = int(stopped["checkpoint"].rpartition("-")[2])
+    resumed = story.await_job(lambda job: job["state"] == "running" and job["progress"])
+    assert resumed["progress"]["step"] >= step
+    story.kit("stop", "digits")
+
+
+def test_a_mistake_in_the_job_is_told_and_removed(story: Story) -> None:
+    job = JOB.replace("dataset: digits", "dataset: mnist")  # Its files are not in /data.
+    story.project.write(None, {"digits": job}).kit("render")
+    result = kit_process(story.project.folder, "deploy", "digits")
+    assert result.status == 1
+    assert "it was ended, because no restart can help" in result.err
+    assert story.objects("jobs,deployments") == []
+
+
+def test_an_image_that_is_not_there_is_told(story: Story) -> None:
+    job = JOB.replace(IMAGE, "registry.invalid/none:1")
+    story.project.write(None, {"digits": job}).kit("render")
+    result = kit_process(story.project.folder, "deploy", "digits")
+    assert result.status == 1
+    assert "the node cannot get the image" in result.err
+    story.kit("stop", "digits")
+
+
+def test_what_others_have_changed_is_told(story: Story) -> None:
+    story.kit("deploy", "digits")
+    words = ("deployment/train-digits-rendezvous", "--field-manager=anna")
+    kubectl("-n", story.namespace, "patch", *words, '-p={"spec":{"replicas":2}}')
+    result = kit_process(story.project.folder, "deploy", "digits")
+    assert (result.status, "anna has changed .spec.replicas" in result.err) == (1, True)
+    story.kit("stop", "digits")
+
+
+def test_the_files_alone_suffice(story: Story, tmp_path: Path) -> None:
+    tree = story.project.folder / "compose" / "test"
+    kubectl("apply", "--server-side", "--field-manager=kit", "-k", str(tree))
+    story.await_job(lambda job: job["state"] == "running")
+    story.kit("stop", "digits")

@@ -1,0 +1,440 @@
+"""The manifests of Kubernetes: valid against the API's schemas, and what the target refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kit.targets.kubernetes.pods import literal
+from tests.sandbox import COMMAND, JOB, ROOT, SERVER, Project
+
+with warnings.catch_warnings():  # Its own use of importlib.resources.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kubernetes_validate
+
+VERSION = "1.37"
+Object = dict[str, Any]
+INVENTORY = """\
+cluster: lab
+engine: kubernetes
+kubernetes: {namespace: training}
+hosts:
+  n1: {address: 10.0.0.1, gpus: 2}
+  n2: {address: 10.0.0.2, gpus: [{uuid: GPU-a}, {uuid: GPU-b}]}
+  n3: {address: 10.0.0.3, gpus: [{index: 0}, {index: 1, use: inference}]}
+"""
+RENDERED = sorted(path.parent for path in (ROOT / "compose").glob("*/kustomization.yaml"))
+
+
+def manifests(tree: Path) -> list[Object]:
+    """All objects of a tree, in the order of its files."""
+    files = sorted((tree / "kubernetes").glob("*.yaml"))
+    return [each for file in files for each in yaml.safe_load_all(file.read_text())]
+
+
+def of_kind(objects: list[Object], kind: str, name: str = "") -> Object:
+    """The only object of a kind, or the one of this name."""
+    (found,) = [
+        each for each in objects if each["kind"] == kind and name in {"", each["metadata"]["name"]}
+    ]
+    return found
+
+
+def pods(objects: list[Object]) -> Iterator[Object]:
+    """The templates of pods."""
+    for each in objects:
+        if template := each["spec"].get("template"):
+            yield template
+
+
+def container(template: Object) -> Object:
+    (found,) = template["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def environment(template: Object) -> dict[str, Any]:
+    return {
+        each["name"]: each.get("value", each.get("valueFrom"))
+        for each in container(template)["env"]
+    }
+
+
+def hold_to_the_api(objects: list[Object]) -> None:
+    """Compare objects with the schemas of the API, which admit no unknown fields."""
+    for each in objects:
+        kubernetes_validate.validate(each, VERSION, strict=True)
+
+
+@cache
+def kubectl() -> str:
+    """The path of kubectl, by default the one of the environment of the tests."""
+    own = Path(sys.executable).parent
+    found = shutil.which("kubectl", path=f"{own}:{os.environ['PATH']}")
+    assert found is not None, "make setup .venv/.dev"
+    return found
+
+
+def test_an_example_is_for_kubernetes() -> None:
+    assert RENDERED
+
+
+@pytest.mark.parametrize("tree", RENDERED, ids=lambda tree: tree.name)
+def test_the_examples_are_valid(tree: Path) -> None:
+    objects = manifests(tree)
+    assert {"Job", "Deployment", "Service", "NetworkPolicy"} <= {each["kind"] for each in objects}
+    hold_to_the_api(objects)
+
+
+@pytest.mark.parametrize("tree", RENDERED, ids=lambda tree: tree.name)
+def test_kustomize_takes_the_examples(tree: Path) -> None:
+    done = subprocess.run(
+        [kubectl(), "kustomize", str(tree)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    built = list(yaml.safe_load_all(done.stdout))
+    hold_to_the_api(built)
+    assert {each["metadata"]["namespace"] for each in built} == {"training"}
+    given = {each["metadata"]["name"]: each for each in built if each["kind"] == "ConfigMap"}
+    used = {
+        volume["configMap"]["name"]
+        for template in pods([each for each in built if each["kind"] != "ConfigMap"])
+        for volume in template["spec"].get("volumes", ())
+        if "configMap" in volume
+    }
+    assert used == set(given)
+
+
+def test_the_schemas_notice_a_wrong_field(project: Project) -> None:
+    job = of_kind(manifests(project.write(INVENTORY).rendered()), "Job", "train-digits-1gpu")
+    job["spec"]["backoffLimitPerindex"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        hold_to_the_api([job])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
+    """Inventories with a job and a server, all of them sound."""
+    hosts = draw(st.integers(1, 5))
+    lines = ["cluster: lab", "engine: kubernetes"]
+    section = {"namespace": draw(st.sampled_from(["training", "team-a"]))}
+    for key, values in {
+        "context": ["prod", "arn:aws:eks:eu:1:cluster/a", "kind kind"],
+        "image_pull_secret": ["registry-login", "a.b"],
+        "storage_class": ["fast", "shared.example.com"],
+        "storage_size": ["1GiB", "1.5TiB"],
+    }.items():
+        if draw(st.booleans()):
+            section[key] = draw(st.sampled_from(values))
+    lines += [f"kubernetes: {json.dumps(section)}", "hosts:"]
+    for number in range(hosts):
+        gpus: Any = draw(st.integers(1, 4))
+        if draw(st.booleans()):
+            gpus = [{"uuid": f"GPU-{number}{index}", "model": "A100"} for index in range(gpus)]
+        elif serves := draw(st.integers(0, gpus)):
+            use = ["inference" if index < serves else "training" for index in range(gpus)]
+            gpus = [{"index": index, "use": each} for index, each in enumerate(use)]
+        lines.append(f"  n{number}: {{address: 10.0.0.{number + 1}, gpus: {json.dumps(gpus)}}}")
+    text = draw(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20))
+    job: dict[str, Any] = {"environment": {"GREETING": text, "on": "$(HOME) $HOME"}}
+    if draw(st.booleans()):
+        job["hosts"] = {"min": 1}
+    if draw(st.booleans()):
+        job["limits"] = {"memory": "24GiB", "cpus": draw(st.sampled_from([0.5, 1, 8]))}
+    if draw(st.booleans()):
+        job["secrets"] = {"WANDB_API_KEY": "env"}
+    if draw(st.booleans()):
+        job["mounts"] = [{"volume": "datasets", "to": "/data", "read_only": True}]
+    kind = draw(st.sampled_from([JOB, COMMAND + 'user: "1000:1000"\n']))
+    return "\n".join(lines), kind + yaml.safe_dump(job), draw(st.sampled_from(["", SERVER]))
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(files=clusters())
+def test_random_clusters_are_valid(project: Project, files: tuple[str, str, str]) -> None:
+    inventory, job, server = files
+    servers = {"digits": server} if server and "train:" in job else None
+    result = project.write(inventory, {"digits": job}, servers).kit("render")
+    if "no host" in result.err or "no GPU" in result.err:  # All GPUs are for inference.
+        return
+    assert result.status == 0, result.err
+    objects = manifests(project.folder / "compose" / "lab")
+    hold_to_the_api(objects)
+    own = yaml.safe_load(job)["environment"]
+    train = next(each for each in objects if each["kind"] == "Job")["spec"]["template"]
+    found = environment(train)
+    assert found["GREETING"] == literal(own["GREETING"])
+    assert found["on"] == "$$(HOME) $HOME"
+    hold_to_pod_security(objects)
+    hold_to_their_selectors(objects)
+
+
+def hold_to_pod_security(objects: list[Object]) -> None:
+    """The rules of Pod Security “restricted”."""
+    for template in pods(objects):
+        security, own = template["spec"]["securityContext"], container(template)["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        kinds = {key for volume in template["spec"]["volumes"] for key in volume} - {"name"}
+        assert kinds <= {"configMap", "emptyDir", "persistentVolumeClaim"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & template["spec"].keys()
+
+
+def hold_to_their_selectors(objects: list[Object]) -> None:
+    """Each selector finds pods; no two Deployments find the same; names are unique."""
+    labels = [template["metadata"]["labels"] for template in pods(objects)]
+    for each in objects:
+        chosen = each["spec"].get("selector", each["spec"].get("podSelector"))
+        if chosen is not None:
+            wanted = chosen.get("matchLabels", chosen)
+            assert any(wanted.items() <= own.items() for own in labels), each["metadata"]
+        if each["kind"] == "Deployment":
+            assert sum(wanted.items() <= own.items() for own in labels) == 1
+    names = [(each["kind"], each["metadata"]["name"]) for each in objects]
+    assert len(set(names)) == len(names)
+
+
+def test_a_job_is_one_indexed_job_on_its_hosts(project: Project) -> None:
+    project.write(INVENTORY, {"digits": JOB + "hosts: {gpus_per_host: 1, min: 2}\n"})
+    inventory = INVENTORY.replace("{uuid: GPU-a}, {uuid: GPU-b}", "{index: 0}, {index: 1}")
+    objects = manifests(
+        project.write(inventory, {"digits": JOB + "hosts: {gpus_per_host: 1, min: 2}\n"}).rendered()
+    )
+    job = of_kind(objects, "Job")
+    spec = job["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
+    # A dead node's pod is replaced only with the default podReplacementPolicy.
+    assert not {"podFailurePolicy", "podReplacementPolicy"} & spec.keys()
+    assert (spec["maxFailedIndexes"], spec["successPolicy"]) == (
+        1,
+        {"rules": [{"succeededCount": 2}]},
+    )
+    pod = spec["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"] == [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1", "n2", "n3"]}
+    ]
+    assert "podAntiAffinity" in pod["affinity"]
+    assert {
+        each["tolerationSeconds"] for each in pod["tolerations"] if "tolerationSeconds" in each
+    } == {10}
+    assert container(spec["template"])["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    found = environment(spec["template"])
+    assert found["KIT_HOST"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert found["KIT_RENDEZVOUS"] == "train-digits-rendezvous:29400"
+    assert "NVIDIA_VISIBLE_DEVICES" not in found
+    service = of_kind(objects, "Service", "train-digits-rendezvous")
+    assert service["spec"]["ports"][0]["port"] == 29400
+    headless = of_kind(objects, "Service", pod["subdomain"])
+    assert headless["spec"]["clusterIP"] == "None"
+
+
+def test_hosts_with_other_numbers_of_gpus_are_jobs_of_their_own(project: Project) -> None:
+    objects = manifests(project.write(INVENTORY, {"digits": JOB}).rendered())
+    jobs = [each for each in objects if each["kind"] == "Job"]
+    assert [(each["metadata"]["name"], each["spec"]["completions"]) for each in jobs] == [
+        ("train-digits-2gpu", 2),
+        ("train-digits-1gpu", 1),
+    ]
+    numbers = [environment(each["spec"]["template"])["KIT_NPROC"] for each in jobs]
+    assert numbers == ["2", "1"]
+
+
+def test_the_coordinator_is_a_deployment_that_sees_no_gpu(project: Project) -> None:
+    objects = manifests(project.write(INVENTORY).rendered())
+    deployment = of_kind(objects, "Deployment")
+    assert deployment["spec"]["replicas"] == 1
+    assert "affinity" not in deployment["spec"]["template"]["spec"]
+    assert environment(deployment["spec"]["template"])["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_the_hosts_of_a_job_share_one_folder_of_checkpoints(project: Project) -> None:
+    tree = project.write(
+        INVENTORY.replace("training}", "training, storage_class: shared}")
+    ).rendered()
+    objects = manifests(tree)
+    claim = of_kind(objects, "PersistentVolumeClaim")
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "shared",
+        "resources": {"requests": {"storage": "100Gi"}},
+    }
+    volumes = {
+        each["name"]: each
+        for each in of_kind(objects, "Job", "train-digits-2gpu")["spec"]["template"]["spec"][
+            "volumes"
+        ]
+    }
+    assert volumes["checkpoints"]["persistentVolumeClaim"] == {
+        "claimName": "train-digits-checkpoints"
+    }
+    assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    assert json.loads((tree / "jobs" / "digits.json").read_text())["checkpoint"]["shared"] is True
+
+
+def test_secrets_are_references(project: Project) -> None:
+    objects = manifests(
+        project.write(INVENTORY, {"digits": JOB + "secrets: {WANDB_API_KEY: env}\n"}).rendered()
+    )
+    found = environment(of_kind(objects, "Job", "train-digits-1gpu")["spec"]["template"])
+    reference = {"secretKeyRef": {"name": "train-digits-secrets", "key": "WANDB_API_KEY"}}
+    assert found["WANDB_API_KEY"] == reference
+    assert "KIT_SECRETS" not in found
+
+
+def test_a_server_is_one_address_with_a_budget(project: Project) -> None:
+    tree = project.write(INVENTORY, servers={"digits": SERVER}).rendered()
+    objects = [each for each in manifests(tree) if "serve" in each["metadata"]["name"]]
+    deployment = of_kind(objects, "Deployment")
+    probe = container(deployment["spec"]["template"])["readinessProbe"]
+    assert probe["httpGet"] == {"path": "/ready", "port": "http"}
+    assert of_kind(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert of_kind(objects, "Service")["spec"]["ports"][0]["port"] == 8080
+    claim = next(
+        each["persistentVolumeClaim"]
+        for each in deployment["spec"]["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in each
+    )
+    assert claim == {"claimName": "train-digits-checkpoints", "readOnly": True}
+    own = json.loads((tree / "serve" / "digits.json").read_text())
+    assert "serve-digits.training.svc" in own["allowed_hosts"]
+    plan = json.loads((tree / "plan.json").read_text())
+    assert plan["servers"][0]["urls"] == ["http://serve-digits.training.svc:8080"]
+
+
+def test_a_changed_job_is_another_config_map(project: Project) -> None:
+    names = []
+    for epochs in ("10", "11"):
+        tree = project.write(INVENTORY, {"digits": JOB.replace("10", epochs)}).rendered()
+        file = yaml.safe_load((tree / "kustomization.yaml").read_text())
+        (made,) = file["configMapGenerator"]
+        assert made["files"] == ["job.json=jobs/digits.json"]
+        assert made["name"] in (tree / "kubernetes" / "train-digits.yaml").read_text()
+        names.append(made["name"])
+    assert names[0] != names[1]
+
+
+ONE = """\
+cluster: lab
+engine: kubernetes
+kubernetes: {namespace: training}
+hosts:
+  n1: {address: 10.0.0.1, gpus: 1}
+"""
+REFUSED = {
+    "namespace": (
+        ONE.replace("kubernetes: {namespace: training}\n", ""),
+        JOB,
+        "inventory.yaml:2: engine: .*add `kubernetes",
+    ),
+    "monitoring": (f"{ONE}monitoring: {{}}\n", JOB, "inventory.yaml:6: monitoring: .*leave it out"),
+    "registry": (f"{ONE}registry: {{address: n1:5000, host: n1}}\n", JOB, "registry.host: .*leave"),
+    "network": (f"{ONE}network: {{driver: host}}\n", JOB, "network.driver: .*leave it out"),
+    "infiniband": (f"{ONE}network: {{infiniband: true}}\n", JOB, "infiniband: .*leave it out"),
+    "interface": (f"{ONE}network: {{interface: eth0}}\n", JOB, "network.interface: .*leave it out"),
+    "own interface": (
+        ONE.replace("gpus: 1", "gpus: 1, interface: eth1"),
+        JOB,
+        "n1.interface: .*leave",
+    ),
+    "lend": (
+        ONE.replace("gpus: 1", "gpus: 1, lend: {to: pool, weekdays: '19:00-08:00'}"),
+        JOB,
+        "n1.lend: .*leave it out",
+    ),
+    "MIG": (ONE.replace("gpus: 1", "gpus: [{uuid: MIG-1}]"), JOB, r"gpus\[0\]: a MIG instance .*"),
+    "split by UUID": (
+        ONE.replace("gpus: 1", "gpus: [{uuid: GPU-a}, {uuid: GPU-b, use: none}]"),
+        JOB,
+        "inventory.yaml:5: hosts.n1.gpus: .*by UUID.*write `index:`",
+    ),
+    "different GPUs": (
+        ONE.replace("gpus: 1", "gpus: [{index: 0, model: A100}, {index: 1, model: T4, use: none}]"),
+        JOB,
+        "hosts.n1.gpus: .*which differ.*give all",
+    ),
+    "spare": (
+        ONE + "  n2: {address: 10.0.0.2, gpus: [{index: 0, use: spare}]}\n",
+        JOB,
+        "hosts.n2.gpus: .*no spares.*hosts: {min",
+    ),
+    "named GPUs": (ONE, JOB + "hosts: {gpus: {n1: [0]}}\n", "digits.yaml:7: hosts.gpus: .*names"),
+    "session": (ONE, "image: a\nsession: {}\n", "session: .*engine: swarm"),
+    "queue": (ONE, JOB + "queue: {owner: anna}\n", "digits.yaml:7: queue: .*kit deploy"),
+    "bind": (ONE, JOB + "mounts: [{bind: /srv, to: /data}]\n", r"mounts\[0\].bind: .*volume claim"),
+    "nfs": (ONE, JOB + "mounts: [{nfs: 'a:/b', to: /data}]\n", r"mounts\[0\].nfs: .*volume claim"),
+    "image's user": (ONE, COMMAND, "image: .*runs as root; add `user:"),
+    "root": (ONE, COMMAND + "user: root\n", "user: .*write its numbers"),
+    "user 0": (ONE, COMMAND + 'user: "0:0"\n', "user: .*admits no root"),
+    "memlock": (ONE, JOB + "limits: {memlock: unlimited}\n", "limits.memlock: .*leave it out"),
+    "access": (
+        INVENTORY.replace("training}", "training, storage_access: ReadWriteOnce}"),
+        JOB,
+        "inventory.yaml:3: kubernetes.storage_access: 3 hosts share .*ReadWriteMany",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_cannot_do_is_refused(project: Project, name: str) -> None:
+    inventory, job, message = REFUSED[name]
+    result = project.write(inventory, {"digits": job}).kit("render")
+    assert result.status == 2
+    assert re.search(message, result.err), result.err
+    assert not (project.folder / "compose").exists()
+
+
+def test_a_proxy_is_refused(project: Project) -> None:
+    server = SERVER + "proxy: {port: 8081}\n"
+    result = project.write(INVENTORY, servers={"digits": server}).kit("render")
+    assert result.status == 2
+    assert "proxy: kit starts no proxy in Kubernetes; leave it out: the Service" in result.err
+
+
+def test_long_names_are_refused(project: Project) -> None:
+    result = project.write(INVENTORY, {"a" * 46: JOB}).kit("render")
+    assert result.status == 2
+    assert re.search("too long a name in Kubernetes.*shorten the job's name by", result.err)
+
+
+WRONG = {
+    "namespace: Training": "is not a DNS label",
+    "namespace: a, context: ''": "kubectl config get-contexts",
+    "namespace: a, kubeconfig: kube.yaml": "begins with / or ~/",
+    "namespace: a, image_pull_secret: A_B": "is not the name of an object",
+    "namespace: a, storage_access: RWX": "use one of ReadWriteMany, ReadWriteOnce",
+    "context: a": "namespace",
+}
+
+
+@pytest.mark.parametrize("section", WRONG)
+def test_mistakes_in_the_section_have_a_line(project: Project, section: str) -> None:
+    inventory = INVENTORY.replace("{namespace: training}", f"{{{section}}}")
+    result = project.write(inventory).kit("plan")
+    assert result.status == 2
+    assert re.search(f"inventory.yaml:3: kubernetes.*{re.escape(WRONG[section])}", result.err), (
+        result.err
+    )

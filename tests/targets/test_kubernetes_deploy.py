@@ -1,0 +1,421 @@
+"""Deploys to Kubernetes without a cluster: decisions, status, and the errors of kubectl."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.errors import InputError, KitError
+from kit.model import Kubernetes
+from kit.runtime.status import State
+from kit.runtime.steps import Step
+from kit.targets.kubernetes.decide import Wanted, decide
+from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
+from kit.targets.kubernetes.logs import read_pod_log
+from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
+from kit.targets.kubernetes.status import host_statuses, job_state
+from kit.targets.kubernetes.wait import NotUpError, Watch, wait_until_up
+from kit.workload.types import Kind, Workload
+from tests.sandbox import JOB, SERVER, Project
+
+INVENTORY = """\
+cluster: lab
+engine: kubernetes
+kubernetes: {namespace: training}
+hosts:
+  n1: {address: 10.0.0.1, gpus: 1}
+  n2: {address: 10.0.0.2, gpus: 1}
+  n3: {address: 10.0.0.3, gpus: [{index: 0, use: inference}]}
+"""
+STACK = "train-digits"
+FILES = {
+    STACK: Wanted("new", frozenset({"job/train-digits", "deployment/train-digits-rendezvous"})),
+    "serve-digits": Wanted("new", frozenset({"deployment/serve-digits"})),
+}
+TRAINS = Object("Job", STACK, STACK, "train", "new", 100.0, replicas=2, most_failed=1)
+MEETS = Object("Deployment", f"{STACK}-rendezvous", STACK, "rendezvous", "new", 100.0)
+RUNS = Namespace((TRAINS, MEETS), ())
+
+
+def pod(node: str, **changes: Any) -> Pod:
+    whole = Pod(f"train-digits-{node}", STACK, "train", 0, node, "Running", 100.0, 1, 1)
+    return replace(whole, **{"began": True, "answers": True, **changes})
+
+
+@pytest.fixture
+def work(project: Project) -> tuple[Workload, ...]:
+    project.write(INVENTORY, {"digits": JOB + "hosts: {min: 1}\n"}, {"digits": SERVER})
+    return project.lowered().workloads
+
+
+def told(steps: tuple[Step, ...]) -> list[str]:
+    return [f"{step.what}, {step.cause}" for step in steps]
+
+
+CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
+    "nothing is there": (
+        Namespace((), ()),
+        FILES,
+        ["apply train-digits, it is not deployed"],
+    ),
+    "it runs": (RUNS, FILES, []),
+    "its file has changed": (
+        Namespace((replace(TRAINS, file="old"), MEETS), ()),
+        FILES,
+        [
+            "end 1 Job of digits, its file has changed",
+            "apply train-digits, its file has changed",
+        ],
+    ),
+    "it has ended": (
+        Namespace((replace(TRAINS, ended="Complete"), MEETS), ()),
+        FILES,
+        ["end 1 Job of digits, it has ended", "apply train-digits, it has ended"],
+    ),
+    "the coordinator was removed": (
+        Namespace((TRAINS,), ()),
+        FILES,
+        ["apply train-digits, deployment/train-digits-rendezvous is missing"],
+    ),
+    "somebody has changed it": (
+        RUNS,
+        {STACK: replace(FILES[STACK], by_hand="changed by hand")},
+        ["apply train-digits, changed by hand"],
+    ),
+    "an older file had more": (
+        Namespace(
+            (replace(TRAINS, file="old"), MEETS, Object("ConfigMap", "old", STACK, "", "", 1.0)), ()
+        ),
+        FILES,
+        [
+            "end 1 Job of digits, its file has changed",
+            "apply train-digits, its file has changed",
+            "delete configmap/old, its file does not have them any more",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_deploy_takes_these_steps(work: tuple[Workload, ...], name: str) -> None:
+    found, files, expected = CASES[name]
+    assert told(decide(work[:1], found, files, fresh=False)) == expected
+
+
+def test_a_fresh_start_deletes_the_claim_between_the_job_and_its_successor(
+    work: tuple[Workload, ...],
+) -> None:
+    ended = Namespace((replace(TRAINS, ended="Complete"), MEETS), ())
+    assert told(decide(work[:1], ended, FILES, fresh=True)) == [
+        "end 1 Job of digits, --fresh",
+        "delete the checkpoints of digits, --fresh",
+        "apply train-digits, --fresh",
+    ]
+
+
+def test_a_fresh_start_waits_for_the_job_and_for_its_readers(work: tuple[Workload, ...]) -> None:
+    with pytest.raises(KitError, match="digits runs: end it first"):
+        decide(work[:1], RUNS, FILES, fresh=True)
+    reader = pod("n3", stack="serve-digits", claims=("train-digits-checkpoints",))
+    with pytest.raises(KitError, match="serve-digits reads the checkpoints"):
+        decide(work[:1], Namespace((), (reader,)), FILES, fresh=True)
+
+
+def test_a_server_without_a_gpu_is_removed(project: Project) -> None:
+    idle = INVENTORY.replace("use: inference", "use: training")
+    (_, server) = project.write(idle, servers={"digits": SERVER}).lowered().workloads
+    there = Object("Deployment", "serve-digits", "serve-digits", "serve", "new", 1.0)
+    steps = decide([server], Namespace((there,), ()), FILES, fresh=False)
+    assert told(steps) == ["remove serve-digits, no GPU is given to it"]
+    assert decide([server], Namespace((), ()), FILES, fresh=False) == ()
+
+
+def test_secrets_come_before_the_objects_that_refer_to_them(project: Project) -> None:
+    job = JOB + "secrets: {WANDB_API_KEY: env}\n"
+    (work, *_) = project.write(INVENTORY, {"digits": job}).lowered().workloads
+    steps = decide([work], Namespace((), ()), FILES, fresh=False)
+    assert [type(step).__name__ for step in steps] == ["MakeSecret", "Apply"]
+
+
+STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
+    "no pods yet": (
+        (),
+        [
+            ("n1", State.WAITING, "Kubernetes has not created a pod for it yet"),
+            ("n2", State.WAITING, "Kubernetes has not created a pod for it yet"),
+        ],
+    ),
+    "both run": (
+        (pod("n1"), pod("n2")),
+        [("n1", State.RUNNING, ""), ("n2", State.RUNNING, "")],
+    ),
+    "no node is free": (
+        (
+            pod("n1"),
+            pod("", phase="Pending", code="Unschedulable", why="0/2 nodes: 1 Insufficient gpu"),
+        ),
+        [
+            ("n1", State.RUNNING, ""),
+            ("n2", State.WAITING, "no node takes it: 0/2 nodes: 1 Insufficient gpu"),
+        ],
+    ),
+    "a node is dead": (
+        (
+            pod("n1"),
+            pod("n2", ends=True, answers=False),
+            pod(
+                "", phase="Pending", code="Unschedulable", why="1 node(s) had taint", created=200.0
+            ),
+        ),
+        [("n1", State.RUNNING, ""), ("n2", State.WAITING, "no node takes it: 1 node(s) had taint")],
+    ),
+    "no image": (
+        (pod("n1", phase="Pending", code="ImagePullBackOff", why="not found"), pod("n2")),
+        [
+            ("n1", State.WAITING, "the node cannot get the image: not found"),
+            ("n2", State.RUNNING, ""),
+        ],
+    ),
+    "a mistake in the job": (
+        (pod("n1", phase="Failed", exit_status=2, code="Error"), pod("n2")),
+        [("n1", State.FAILED, "it ended with exit status 2"), ("n2", State.RUNNING, "")],
+    ),
+    "it starts again": (
+        (pod("n1", phase="Failed", exit_status=1, code="Error"), pod("n2")),
+        [("n1", State.WAITING, "it ended with exit status 1"), ("n2", State.RUNNING, "")],
+    ),
+    "out of memory": (
+        (pod("n1", phase="Failed", exit_status=137, code="OOMKilled"), pod("n2")),
+        [
+            ("n1", State.WAITING, "its memory exceeded `limits: {memory: …}`"),
+            ("n2", State.RUNNING, ""),
+        ],
+    ),
+    "it ends": (
+        (pod("n1", ends=True), pod("n2", phase="Succeeded")),
+        [
+            ("n1", State.STOPPING, "it ends, or its node does not answer"),
+            ("n2", State.COMPLETED, ""),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_hosts_have_the_state_of_their_newest_pod(name: str) -> None:
+    pods, expected = STATES[name]
+    hosts = host_statuses(Namespace((TRAINS,), pods), STACK, ("n1", "n2"))
+    assert [(host.host, host.state, host.message) for host in hosts] == expected
+
+
+JOBS: dict[str, tuple[tuple[Object, ...], tuple[Pod, ...], int, State]] = {
+    "runs": ((TRAINS,), (pod("n1"),), 1, State.RUNNING),
+    "waits": ((TRAINS,), (), 1, State.WAITING),
+    "complete": ((replace(TRAINS, ended="Complete"),), (), 2, State.COMPLETED),
+    "failed": ((replace(TRAINS, ended="Failed", reason="too often"),), (), 2, State.FAILED),
+    "too few are left": (
+        (TRAINS,),
+        (pod("n1", phase="Failed", exit_status=2),),
+        2,
+        State.FAILED,
+    ),
+    "enough are left": (
+        (TRAINS,),
+        (pod("n1", phase="Failed", exit_status=2), pod("n2")),
+        1,
+        State.RUNNING,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_has_the_state_of_its_hosts(name: str) -> None:
+    objects, pods, needed, expected = JOBS[name]
+    hosts = host_statuses(Namespace(objects, pods), STACK, ("n1", "n2"))
+    assert job_state(Kind.JOB, objects, hosts, needed)[0] is expected
+
+
+def test_a_server_runs_when_a_pod_of_it_answers() -> None:
+    server = Object("Deployment", "serve-digits", "serve-digits", "serve", "new", 1.0)
+    assert job_state(Kind.SERVER, (server,), (), 1)[0] is State.WAITING
+    assert job_state(Kind.SERVER, (replace(server, ready=1),), (), 1)[0] is State.RUNNING
+
+
+def test_objects_of_the_api_are_read() -> None:
+    labels = {"app.kubernetes.io/instance": STACK, "app.kubernetes.io/component": "train"}
+    failed = {
+        "type": "Failed",
+        "status": "True",
+        "message": "an index has failed",
+        "lastTransitionTime": "2026-01-01T00:01:00Z",
+    }
+    meta = {"name": STACK, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    job = read_object(
+        {
+            "kind": "Job",
+            "metadata": meta | {"annotations": {"kit.file": "abc"}},
+            "spec": {"completions": 2, "maxFailedIndexes": 1},
+            "status": {"conditions": [failed]},
+        }
+    )
+    assert (job.stack, job.component, job.file, job.replicas) == (STACK, "train", "abc", 2)
+    assert (job.ended, job.reason, job.most_failed) == ("Failed", "an index has failed", 1)
+    assert job.ended_at == job.created + 60
+    one = read_pod(
+        {
+            "metadata": meta | {"annotations": {"batch.kubernetes.io/job-completion-index": "1"}},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [
+                    {
+                        "resources": {"limits": {"nvidia.com/gpu": "2"}},
+                        "env": [{"name": "KIT_NPROC", "value": "2"}],
+                    }
+                ],
+                "volumes": [{"persistentVolumeClaim": {"claimName": "a"}}, {"emptyDir": {}}],
+                "terminationGracePeriodSeconds": 60,
+            },
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [
+                    {
+                        "restartCount": 1,
+                        "state": {"running": {}},
+                        "lastState": {"terminated": {"exitCode": 143}},
+                    }
+                ],
+            },
+        }
+    )
+    assert (one.index, one.node, one.gpus, one.processes) == (1, "n1", 2, 2)
+    assert (one.answers, one.ends, one.restarts, one.exit_status) == (True, False, 1, 143)
+    assert (one.claims, one.grace) == (("a",), 60)
+
+
+Fake = Callable[[str], Kubectl]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Puts a program in place of kubectl."""
+
+    def make(program: str) -> Kubectl:
+        path = tmp_path / "kubectl"
+        path.write_text(f"#!/bin/sh\n{program}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        settings = Kubernetes("prod", "~/kube", "training", None, None, 1, "ReadWriteMany")
+        return Kubectl(settings)
+
+    return make
+
+
+def test_every_call_names_the_cluster_and_has_a_time_limit(fake: Fake) -> None:
+    words = fake('echo "$@"').run("get", "pods").split()
+    assert words[0].endswith("/kube")
+    assert words[1:] == [
+        "--context=prod",
+        "--namespace=training",
+        "--request-timeout=15s",
+        "get",
+        "pods",
+    ]
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kit.targets.kubernetes.kubectl.MARGIN", 0)
+    with pytest.raises(KitError, match="has not answered `kubectl get`"):
+        fake("exec sleep 60").run("get", seconds=0.2)
+
+
+def test_a_missing_kubectl_is_told(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    kubectl = fake("true")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(InputError, match="kubectl is not installed"):
+        kubectl.run("get")
+
+
+ERRORS = {
+    'Error from server (Forbidden): pods is forbidden: User "anna" cannot list': "a Role",
+    'error: context "prod" does not exist': "get-contexts",
+    'Error from server (NotFound): namespaces "training" not found': "create namespace training",
+    "The connection to the server a:6443 was refused - connection refused": "readyz",
+    "Error from server (Forbidden): pods is forbidden: exceeded quota: gpus": "describe quota",
+}
+
+
+@pytest.mark.parametrize("stderr", ERRORS)
+def test_errors_of_kubectl_have_a_hint(fake: Fake, stderr: str) -> None:
+    with pytest.raises(KubectlError) as caught:
+        fake(f"echo '{stderr}' >&2; exit 1").run("get", "pods")
+    assert stderr in caught.value.message
+    assert ERRORS[stderr] in caught.value.hint
+
+
+def test_lines_without_a_time_are_not_the_containers(fake: Fake) -> None:
+    kubectl = fake(
+        "echo '2026-01-01T00:00:00.5Z [rank1]: hello'; echo 'unable to retrieve container logs'"
+    )
+    (line,) = read_pod_log(kubectl, "digits", pod("n1"))
+    assert (line.host, line.rank, line.text, line.time) == ("n1", 1, "hello", 1767225600.5)
+
+
+def test_what_others_have_changed_is_told(fake: Fake) -> None:
+    said = 'Apply failed with 1 conflict: conflict with "anna" using apps/v1: .spec.replicas'
+    with pytest.raises(KubectlError) as caught:
+        fake(f"echo 'error: {said}' >&2; exit 1").run("apply")
+    assert caught.value.message == "anna has changed .spec.replicas"
+    assert "--force-conflicts" in caught.value.hint
+
+
+def test_a_deploy_ends_when_enough_hosts_run(
+    work: tuple[Workload, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kit.targets.kubernetes.wait.STEADY", 0.0)
+    looks = iter([((), ()), ((TRAINS,), (pod("n1"), pod("n2")))])
+
+    def look(each: Workload) -> tuple[State, Any]:
+        objects, pods = next(looks)
+        hosts = host_statuses(Namespace(objects, pods), STACK, ("n1", "n2"))
+        return job_state(each.kind, objects, hosts, each.needed)[0], hosts
+
+    said: list[str] = []
+    wait_until_up(work[:1], look, said.append)
+    assert said[-2:] == ["digits/n1: running", "digits/n2: running"]
+
+
+def test_a_mistake_ends_the_wait_at_once(work: tuple[Workload, ...]) -> None:
+    pods = (pod("n1", phase="Failed", exit_status=2), pod("n2", phase="Failed", exit_status=2))
+    hosts = host_statuses(Namespace((TRAINS,), pods), STACK, ("n1", "n2"))
+    with pytest.raises(NotUpError, match="n1: it ended with exit status 2") as caught:
+        wait_until_up(work[:1], lambda _: (State.WAITING, hosts), lambda _: None)
+    assert caught.value.mistake
+
+
+def test_a_host_counts_when_it_has_run_for_a_while() -> None:
+    now = [0.0]
+    watch = Watch(lambda _: None, lambda: now[0])
+    (host,) = host_statuses(Namespace((TRAINS,), (pod("n1"),)), STACK, ("n1",))
+    watch.look("digits", [host])
+    assert not watch.steady("digits", host)
+    now[0] = 6.0
+    watch.look("digits", [host])
+    assert watch.steady("digits", host)
+
+
+def test_a_pod_that_no_node_takes_is_given_a_minute() -> None:
+    now = [0.0]
+    watch = Watch(lambda _: None, lambda: now[0])
+    lost = pod("", phase="Pending", code="Unschedulable", why="0/2 nodes", began=False)
+    hosts = host_statuses(Namespace((TRAINS,), (lost,)), STACK, ("n1",))
+    assert watch.look("digits", hosts) == []
+    now[0] = 61.0
+    assert watch.look("digits", hosts) == list(hosts)

@@ -57,14 +57,14 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         '1: cluster: is missing; add for example `cluster: lab`',
         '1: clustr: is not a key that is known here; did you mean cluster?',
     ]),
-    ('engine is unknown', 'engine: swarm', 'engine: kubernetes', [
-        "2: engine: 'kubernetes' is not known; use one of local, compose, swarm",
+    ('engine is unknown', 'engine: swarm', 'engine: nomad', [
+        "2: engine: 'nomad' is not known; use one of local, compose, swarm, kubernetes",
     ]),
     ('engine is near a known one', 'engine: swarm', 'engine: swam', [
         "2: engine: 'swam' is not known; did you mean swarm?",
     ]),
     ('engine is null', 'engine: swarm', 'engine:', [
-        '2: engine: nothing is not known; use one of local, compose, swarm',
+        '2: engine: nothing is not known; use one of local, compose, swarm, kubernetes',
     ]),
     ('key twice', 'engine: swarm', 'engine: swarm\nengine: local', [
         '3: the key engine is already given in line 2; keep one of the two',
@@ -528,7 +528,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring, notify, queue',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, kubernetes, registry, data, monitoring, notify, queue',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',

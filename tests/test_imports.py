@@ -85,6 +85,7 @@ PURE_MODULES = (
     "runtime/lines",
     "runtime/outcome",
     "runtime/proof",
+    "runtime/reported",
     "runtime/status",
     "runtime/steps",
     "targets/fields",

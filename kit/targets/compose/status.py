@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kit.runtime.endings import by_limit
 from kit.runtime.events import Reader
+from kit.runtime.reported import with_reports
 from kit.runtime.status import ENDED, UNREACHED, HostStatus, JobStatus, State
 from kit.targets.compose.containers import Container
 from kit.workload.names import kind_of
@@ -26,7 +27,7 @@ def job_status(
     state, limit = by_limit(state, reader)
     message = _message(state, hosts, containers, lost=bool(silent))
     ended = max((one.ended for one in training), default=0.0) if state in ENDED else None
-    return JobStatus(
+    status = JobStatus(
         job=job,
         kind=containers[0].kind,
         state=state,
@@ -34,17 +35,10 @@ def job_status(
         started=min(one.created for one in containers),
         ended=ended,
         hosts=tuple(hosts),
-        progress=reader.progress,
+        progress=None,
         checkpoint=_checkpoint(training, reader),
-        world_size=reader.world_size,
-        last_step=reader.last_step,
-        restarts=reader.restarts,
-        failure=reader.failure,
-        exit_code=reader.exit_code,
-        paces=reader.paces,
-        warning=reader.untaught,
-        session=reader.session,
     )
+    return with_reports(status, reader)
 
 
 def silent_statuses(

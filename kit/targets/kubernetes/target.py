@@ -17,6 +17,7 @@ from kit.runtime.history import Deployment, deployment
 from kit.runtime.loop import execute_steps
 from kit.runtime.record_files import FoundRecords
 from kit.runtime.rendered import rendered
+from kit.runtime.reported import with_reports
 from kit.runtime.source import current_source
 from kit.runtime.status import ENDED, HostStatus, JobStatus, LogLine, State, without_lines
 from kit.runtime.steps import Step, started_message, unchanged_message
@@ -166,7 +167,7 @@ class KubernetesTarget:
         state, message = job_state(kind_of(name), work, hosts, needed)
         state, limit = by_limit(state, reader)
         ended = [each.ended_at for each in work if each.ended_at is not None]
-        return JobStatus(
+        status = JobStatus(
             job=name,
             kind=kind_of(name),
             state=state,
@@ -174,19 +175,11 @@ class KubernetesTarget:
             started=min(each.created for each in work),
             ended=max(ended) if ended and state in ENDED else None,
             hosts=tuple(map(reader.of_host, hosts)),
-            progress=reader.progress,
-            checkpoint=reader.checkpoint,
+            progress=None,
+            checkpoint=None,
             urls=self._rendered.urls.get(name, ()),
-            world_size=reader.world_size,
-            last_step=reader.last_step,
-            restarts=reader.restarts,
-            failure=reader.failure,
-            exit_code=reader.exit_code,
-            paces=reader.paces,
-            warning=reader.untaught,
-            session=reader.session,
-            queue=reader.queue,
         )
+        return with_reports(status, reader)
 
     def missing(self) -> tuple[str, ...]:
         """Return nothing: kit has no services of its own there; see `Target.missing`."""

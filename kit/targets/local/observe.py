@@ -15,6 +15,7 @@ from typing import Any
 from kit.hosts.gpus import listed_gpus
 from kit.runtime.endings import by_limit
 from kit.runtime.events import Reader
+from kit.runtime.reported import with_reports
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
 from kit.targets.local.addressing import HERE
 from kit.targets.local.decide import Machine, WorkloadState
@@ -104,7 +105,7 @@ class WatchedFolder:
         reader.read_logs(chain.from_iterable(tails))
         state, limit = by_limit(state, reader)
         serves = run.kind is Kind.SERVER
-        return JobStatus(
+        status = JobStatus(
             job=run.job,
             kind=run.kind,
             state=state,
@@ -112,18 +113,11 @@ class WatchedFolder:
             started=run.started,
             ended=written.get("ended"),
             hosts=_hosts(run, written.get("exits", []), state, reader),
-            progress=reader.progress,
-            checkpoint=(None if serves else _newest_checkpoint(run)) or reader.checkpoint,
+            progress=None,
+            checkpoint=None if serves else _newest_checkpoint(run),
             urls=(f"http://{HERE}:{_port(run)}",) if serves else (),
-            world_size=reader.world_size,
-            last_step=reader.last_step,
-            restarts=reader.restarts,
-            failure=reader.failure,
-            exit_code=reader.exit_code,
-            paces=reader.paces,
-            warning=reader.untaught,
-            session=reader.session,
         )
+        return with_reports(status, reader)
 
 
 def _port(run: Run) -> int:

@@ -19,6 +19,7 @@ from kit.runtime.history import Deployment, deployment
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
+from kit.runtime.reported import with_reports
 from kit.runtime.seen import with_seen
 from kit.runtime.source import current_source
 from kit.runtime.status import ENDED, JobStatus, LogLine, State, in_queue, without_lines
@@ -226,19 +227,12 @@ class SwarmTarget:
             started=min(service.changed for service in services),
             ended=ended if state in ENDED else None,
             hosts=tuple(map(reader.of_host, hosts)),
-            progress=reader.progress,
-            checkpoint=reader.checkpoint,
+            progress=None,
+            checkpoint=None,
             urls=self._rendered.urls.get(name, ()),
-            world_size=reader.world_size,
-            last_step=reader.last_step,
-            restarts=reader.restarts,
-            failure=reader.failure,
-            exit_code=reader.exit_code,
-            paces=reader.paces,
-            warning=reader.untaught,
-            session=reader.session,
             queue=reader.queue,
         )
+        status = with_reports(status, reader)
         return self._with_seen(status, services) if name in self._rendered.checks else status
 
     def _with_seen(self, status: JobStatus, services: Sequence[Service]) -> JobStatus:

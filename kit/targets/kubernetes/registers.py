@@ -48,7 +48,8 @@ class Registers:
         try:
             yield
         finally:
-            self.break_lock()
+            if self._data(self._lock) == holder:  # Another deploy may have broken the lock.
+                self.break_lock()
 
     def _held(self) -> KitError:
         data = self._data(self._lock)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from kit.jobs import Framework
+from kit.jobs import Framework, Job
 from kit.plan.storage import DUMPS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
@@ -94,22 +94,7 @@ def environment_of(
             if name not in variables
         ]
     set_by_kit += () if job.job.package else code_variables(job.job)
-    if job.job.fetched:
-        why = "The launcher waits until the host's data agent has fetched these data sets."
-        if job.job.package:
-            why += f" {PREFIX}… is the code."
-        set_by_kit.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
-    if job.job.session and job.job.package:
-        folder = f"{job.job.session.home}/workspace/{job.job.package.version}"
-        why = "The code is in the home, which stays: each version has its folder."
-        set_by_kit.append(Variable("KIT_WORKSPACE", folder, why))
-    if urls and not job.job.train:
-        why = "The addresses of the data sets that the script streams."
-        set_by_kit.append(Variable("KIT_DATA_URLS", json.dumps(urls), why))
-    if data_server and job.job.streamed:
-        why = "The server of these data sets, and the secret with the key that it wants."
-        set_by_kit.append(Variable("KIT_DATA_SERVER", data_server, why))
-        set_by_kit.append(Variable("KIT_KEY", Word(KEY)))
+    set_by_kit += _data_variables(job.job, urls, data_server)
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."
@@ -119,3 +104,23 @@ def environment_of(
         user_of_training(job.job) or (NOBODY if job.job.train else ""), variables
     )
     return (*set_by_kit, *(Variable(name, value) for name, value in variables.items()))
+
+
+def _data_variables(job: Job, urls: Mapping[str, str], data_server: str) -> Iterator[Variable]:
+    """Yield the variables of data sets, and of code that comes as one."""
+    if job.fetched:
+        why = "The launcher waits until the host's data agent has fetched these data sets."
+        if job.package:
+            why += f" {PREFIX}… is the code."
+        yield Variable("KIT_DATA_SETS", data_sets_json(job.fetched), why)
+    if job.session and job.package:
+        folder = f"{job.session.home}/workspace/{job.package.version}"
+        why = "The code is in the home, which stays: each version has its folder."
+        yield Variable("KIT_WORKSPACE", folder, why)
+    if urls and not job.train:
+        why = "The addresses of the data sets that the script streams."
+        yield Variable("KIT_DATA_URLS", json.dumps(urls), why)
+    if data_server and job.streamed:
+        why = "The server of these data sets, and the secret with the key that it wants."
+        yield Variable("KIT_DATA_SERVER", data_server, why)
+        yield Variable("KIT_KEY", Word(KEY))

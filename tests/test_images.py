@@ -576,21 +576,24 @@ def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
 
 
 def test_the_packages_of_an_image_are_listed(tmp_path: Path) -> None:
-    status = tmp_path / "status"
+    status, release = tmp_path / "var/lib/dpkg/status", tmp_path / "etc/os-release"
+    for file in (status, release):
+        file.parent.mkdir(parents=True)
+    release.write_text('NAME="Ubuntu"\nID=ubuntu\n')
     status.write_text(
         "Package: libc6\nStatus: install ok installed\nArchitecture: arm64\n"
         "Version: 2.36-9+deb12u14\n"
         "Description: C library\n of: all\n\n"
         "Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
     )
-    (libc,) = sbom.debian_packages(status)
-    assert libc["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=arm64"
+    (libc,) = sbom.debian_packages(tmp_path)
+    assert libc["purl"] == "pkg:deb/ubuntu/libc6@2.36-9%2Bdeb12u14?arch=arm64"
     assert list(sbom.debian_packages(tmp_path / "none")) == []
     python = list(sbom.python_packages())
     assert "pydantic" in {each["name"] for each in python}
     document = sbom.document([libc, *python, libc])
     assert document == sbom.document([*reversed(python), libc])
-    assert json.dumps(document).count("pkg:deb/debian/libc6") == 1
+    assert json.dumps(document).count("pkg:deb/ubuntu/libc6") == 1
 
 
 # ---- registries and logins

@@ -10,12 +10,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import quote
 
-DEBIAN = Path("/var/lib/dpkg/status")
+ROOT = Path("/")
 
 
 def main() -> None:
     """Print the document."""
-    components = [*python_packages(), *debian_packages(DEBIAN)]
+    components = [*python_packages(), *debian_packages(ROOT)]
     sys.stdout.write(json.dumps(document(components), indent=1) + "\n")
 
 
@@ -34,16 +34,24 @@ def python_packages() -> Iterator[dict[str, str]]:
             yield component(name, each.version, f"pkg:pypi/{quote(name.lower())}@{each.version}")
 
 
-def debian_packages(status: Path) -> Iterator[dict[str, str]]:
-    """The installed packages of Debian or Ubuntu; none without dpkg."""
-    text = status.read_text(encoding="utf-8", errors="replace") if status.exists() else ""
-    for entry in text.split("\n\n"):
-        lines = (line.partition(": ") for line in entry.splitlines() if line[:1] not in {" ", ""})
-        fields = {key: value for key, _, value in lines}
+def debian_packages(root: Path) -> Iterator[dict[str, str]]:
+    """The installed packages of Debian or Ubuntu, which scanners tell apart; none elsewhere."""
+    status, release = root / "var/lib/dpkg/status", root / "etc/os-release"
+    if not (status.exists() and release.exists()):
+        return
+    distribution = fields_of(release.read_text(encoding="utf-8"), "=")["ID"].strip('"')
+    for entry in status.read_text(encoding="utf-8", errors="replace").split("\n\n"):
+        fields = fields_of(entry, ": ")
         if fields.get("Status", "").endswith(" installed"):
             name, version = fields["Package"], fields["Version"]
             place = f"{quote(name)}@{quote(version)}?arch={fields.get('Architecture', 'all')}"
-            yield component(name, version, f"pkg:deb/debian/{place}")
+            yield component(name, version, f"pkg:deb/{distribution}/{place}")
+
+
+def fields_of(text: str, separator: str) -> dict[str, str]:
+    """The lines `key<separator>value` of a text; lines that go on with a value are left out."""
+    lines = (line.partition(separator) for line in text.splitlines() if line[:1] not in {" ", ""})
+    return {key: value for key, _, value in lines}
 
 
 def component(name: str, version: str, purl: str) -> dict[str, str]:

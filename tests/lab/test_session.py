@@ -31,7 +31,7 @@ image: {STAND_IN}
 train: {{dataset: digits, model: cnn, epochs: 9999, batch_size: 32, learning_rate: 0.05}}
 environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
 hosts: {{gpus_per_host: 1}}
-max_duration: 20s
+max_duration: 60s
 """
 PAGE = """\
 #!/usr/bin/env python3
@@ -185,7 +185,7 @@ def test_a_person_works_in_a_session(
     operator.kit("deploy", "own")
     wait_for(lambda: operator.status("own")["state"] == "stopped", "the end of the job's time")
     status = operator.status("own")
-    assert re.search("ended after its max_duration of 20 s, saved at step [0-9]+", str(status))
+    assert re.search("ended after its max_duration of 60 s, saved at step [0-9]+", str(status))
     assert {host["exit_status"] for host in status["hosts"]} == {0}
     # People know of both ends, once, though the receiver's first answer was an error.
     wait_for(lambda: len({each.body["id"] for each in receiver.posted}) == 2, "two notifications")

@@ -38,14 +38,16 @@ while True:
 """
 
 FAIL = """\
-import sys
+import sys, time
 from torch import distributed
 distributed.init_process_group("gloo")
 distributed.barrier()
+time.sleep(1)
 if distributed.get_rank() == 1:
     sys.exit("the disk is full")
-distributed.barrier()
+time.sleep(600)
 """
+"""The others compute. In a collective they would fail, too, and perhaps be seen to fail first."""
 
 
 def ranks_up(cluster: Cluster, job: str) -> bool:

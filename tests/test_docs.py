@@ -60,6 +60,12 @@ def test_pictures_show_what_kit_prints(name: str, tmp_path: Path) -> None:
     assert shown == now, "run `make pictures`"
 
 
+def test_the_first_page_leads_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(([^)]+\.md)\)", page("docs/index.md")))
+    pages = {file.relative_to(DOCS).as_posix() for file in DOCS.rglob("*.md")}
+    assert linked == {name for name in pages if not re.match(r"index|decisions/\d", name)}
+
+
 def test_each_decision_has_a_date_and_a_title() -> None:
     for file in DECISIONS.glob("*.md"):
         if file.name != "index.md":

@@ -30,7 +30,7 @@ def commands_page() -> str:
     common = _common([command for _, command in every])
     parts = [
         "# Commands\n",
-        "`kit COMMAND --help` prints the same in the terminal.\n",
+        "This page lists all commands and their options, as `kit COMMAND --help` prints them.\n",
         EXITS,
         "## Common options\n",
         "Most commands have these options.\n",

@@ -13,6 +13,7 @@ from pathlib import Path
 from docs.generate.codes import troubleshooting_page
 from docs.generate.commands import commands_page
 from docs.generate.events import events_page
+from docs.generate.index import index_page
 from docs.generate.metrics import metrics_page
 from docs.generate.ports import ports_page
 from docs.generate.schemas import schema_page
@@ -38,7 +39,9 @@ def pages() -> dict[str, str]:
         schema = f"kit/schema/{what}.schema.json"
         made[f"docs/reference/{what}.md"] = (schema, schema_page(what))
     whole = {path: MARK.format(source=source) + text for path, (source, text) in made.items()}
-    return {**whole, "docs/troubleshooting.md": troubleshooting_page()}
+    whole["docs/troubleshooting.md"] = troubleshooting_page()
+    index = MARK.format(source="the navigation in mkdocs.yml") + index_page(whole)
+    return {**whole, "docs/index.md": index}
 
 
 def decisions_page() -> str:

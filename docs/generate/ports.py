@@ -18,17 +18,17 @@ from kit.workload.types import Kind
 HEAD = """\
 # Ports and who may use them
 
-kit's services have no TLS. Use them in a network that you trust, or put a proxy or a VPN in front.
-The table has all TCP ports that containers of kit open on the hosts, with their defaults.
-`kit host prepare` lets them pass where a firewall drops packets, only from the network of the
+The table lists all TCP ports that kit's containers open on the hosts, with their defaults. kit's
+services have no TLS: use them in a network that you trust, or put a proxy or a VPN in front.
+Where a firewall drops packets, `kit host prepare` opens these ports, only for the network of the
 host's address in the inventory, and only on the hosts that run the service; `kit host prepare
---check` shows them. [kit doctor](../how-to/doctor.md) says which of them another program uses, and
-which a firewall closes.
+--check` shows them. [kit doctor](../how-to/doctor.md) reports ports that another program uses or a
+firewall closes.
 
 A firewall on the host does not filter ports that Docker *publishes*: Docker forwards them before
 the rules for incoming packets, from everywhere. Compose publishes the data services and the
 checkpoints only on the host's address in the inventory; all other published ports are open on
-every address of their host. A port that is no longer used stays open until you close it.
+every address of their host. A port that nothing uses any longer stays open until you close it.
 """
 FOOT = """\
 
@@ -40,8 +40,8 @@ Besides these:
   control traffic has mutual TLS. The data of the overlay is not encrypted, unless the inventory has
   `network: {encrypted: true}`: then the hosts also exchange ESP, IP protocol 50.
 - On the hosts' own network (`driver: host`, and Compose for jobs of several hosts) ranks listen on
-  ports that NCCL and Gloo choose. They have no password. Let the hosts of the cluster reach each
-  other, and nobody else.
+  ports that NCCL and Gloo choose. They have no password. Let only the hosts of the cluster reach
+  each other.
 - On an overlay, rendezvous, ranks, metrics, checkpoints, data agents and Prometheus are on the
   overlay alone. Prometheus has no password: on the hosts' own network it listens on 127.0.0.1:9090.
 - With `engine: local` everything listens on 127.0.0.1.

@@ -21,13 +21,13 @@ HEADS = {
     "job": (
         "Job",
         "`jobs/<name>.yaml` describes one job; the name of the file is the name of the job. "
-        "`kit schema job` prints the JSON Schema of this page. A key that has no effect beside "
-        "the other keys is refused.",
+        "`kit schema job` prints the JSON Schema of this page. kit refuses a key that has no "
+        "effect beside the other keys.",
     ),
     "server": (
         "Server",
-        "`serve/<name>.yaml` describes one inference server; `kit schema server` prints the JSON "
-        "Schema of this page. [The HTTP interface](server-api.md) has a page of its own.",
+        "`serve/<name>.yaml` describes one inference server. `kit schema server` prints the JSON "
+        "Schema of this page. Another page describes [the HTTP interface](server-api.md).",
     ),
 }
 

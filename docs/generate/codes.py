@@ -17,7 +17,7 @@ HEAD = """
 
 [kit doctor](how-to/doctor.md) gives each finding a code, which does not change. Each check has run
 against the fault that it names, made in a real Swarm:
-[the table of faults](how-to/doctor.md#faults-that-were-made-on-purpose).
+[the table of faults](how-to/doctor.md#tested-faults).
 """
 
 

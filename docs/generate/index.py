@@ -19,8 +19,8 @@ kit trains one model on the GPUs of several machines, with plain Docker and with
 describe the machines and the jobs in YAML. kit decides which GPU does what, writes plain Compose
 and Swarm files, and deploys them.
 
-![inventory.yaml, jobs and servers become a plan, the plan becomes files in Git, and an engine runs \
-the files](images/flow.svg)
+![inventory.yaml, jobs and servers become a plan, the plan becomes files in Git, and an \
+engine runs the files](images/flow.svg)
 
 You can review the rendered files, commit them, and deploy them without kit. There is no daemon and
 no database.

@@ -99,8 +99,9 @@ examples: .venv/.kit ## regenerate the examples in compose/, the schemas and the
 dashboards: .venv/.dev ## write the templates of Grafana's dashboards, by its SDK
 	@$(BIN)/python -m docs.generate.dashboards
 
-docs: .venv/.docs ## build the documentation as a site, into site/
+docs: .venv/.docs ## build the documentation as a site, into site/, and test its search
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python -m tests.searches site
 	@echo "site/index.html"
 
 pictures: setup .venv/.dev ## record the documentation's pictures from real runs

@@ -22,8 +22,8 @@ every two seconds of training.
 figure.
 """
 OF_QUEUE = """\
-The counter begins where the job got the host, and goes on when its container is started again. The
-GPU-hours of people in a time, and those of jobs with `by (job)`:
+The counter begins when the job gets the host, and continues when its container restarts. The
+GPU-hours of people in a time, or of jobs with `by (job)`:
 
     sum by (owner) (increase(kit_job_gpu_seconds_total[7d])) / 3600
 """
@@ -33,7 +33,7 @@ def metrics_page() -> str:
     """Return the page of all metrics."""
     states = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in STATES.items())
     return (
-        f"{HEAD}\n## From the launcher\n\nOf every job, scripts of your own included.\n\n"
+        f"{HEAD}\n## From the launcher\n\nOf every job, also of scripts.\n\n"
         f"{_table(LAUNCHER)}\n## From the launcher, of jobs of the queue\n\n{OF_QUEUE}\n"
         f"{_table(QUEUE)}\n## From the built-in training\n\n{_table(TRAINER)}\n"
         "## States\n\nAt each moment a rank is in one state. The seconds of all states add up to "

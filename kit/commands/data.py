@@ -107,8 +107,8 @@ def add(
     SOURCE is one of: torchvision:NAME, a data set that torchvision knows (MNIST, CIFAR10, …), which
     the storage host downloads; https://…, s3://BUCKET/FOLDER/ or hf://OWNER/NAME[@REVISION], which
     it downloads too; HOST:/PATH, a folder or archive of the storage host; or a folder, file or
-    archive of this machine, which is sent there. Run an interrupted download or upload again: it
-    goes on.
+    archive of this machine, which kit sends there. Run the command again to continue an
+    interrupted download or upload.
     """
     cluster = _Cluster(paths, engine)
     _name(name)

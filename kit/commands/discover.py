@@ -43,7 +43,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Ask hosts over SSH for their hardware and software, and write or update the inventory.
+    """Query hosts over SSH for hardware and software, and write or update the inventory.
 
     LOGIN is USER@HOST or HOST, as for ssh; by default, all hosts of the inventory. The command
     installs and changes nothing on the hosts. It shows the difference and asks before it writes the

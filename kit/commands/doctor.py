@@ -47,11 +47,11 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Examine each host by itself, and all among each other.
+    """Check the hosts, and the connections among them.
 
-    By default all hosts of the inventory. Each finding has a code, which docs/troubleshooting.md
-    explains, what was seen, and what to run. Short-lived containers of the jobs' images, where
-    these are on the hosts, try ports, MTU, GPUs and data; they use no GPU of a running job.
+    By default, all hosts of the inventory. Each finding has a code that docs/troubleshooting.md
+    explains, the evidence, and the command to run. On hosts that have a job's image, short-lived
+    containers of it test ports, MTU, GPUs and data; they use no GPU of a running job.
 
     The exit status is 0 if all is well (notes do not count), 1 if something is wrong.
     """

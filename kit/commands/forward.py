@@ -24,7 +24,7 @@ from kit.targets.lowered import Lowered
 from trainer.contract.words import nearest
 
 
-@click.command("forward", short_help="Bring a port of a rank or a service to this machine.")
+@click.command("forward", short_help="Forward a port of a rank or a service to this machine.")
 @click.argument("name")
 @click.argument("port", required=False, metavar="[[LOCAL:]PORT]")
 @with_paths
@@ -40,11 +40,11 @@ def command(
     host: str | None,
     rank: int | None,
 ) -> None:
-    """Bring a port of a job's container or of a platform's service to 127.0.0.1, until Ctrl-C.
+    """Forward a port of a job's container or of a platform's service to 127.0.0.1, until Ctrl-C.
 
-    `kit forward train 6006` leads to TensorBoard beside rank 0 of the job train, also if it listens
-    only to its own host; the container needs python3. `kit forward grafana` leads to a service that
-    kit runs; `kit forward grafana 8000:` chooses the port here.
+    `kit forward train 6006` forwards the TensorBoard beside rank 0 of the job train, also if it
+    listens only on its own loopback; the container needs python3. `kit forward grafana` forwards a
+    service that kit runs; `kit forward grafana 8000:` selects the port on this machine.
     """
     target = target_of(paths, engine)
     known = target.known()

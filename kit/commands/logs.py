@@ -36,8 +36,8 @@ from trainer.contract.words import nearest
 @click.option(
     "--since",
     metavar="TIME",
-    help="Only lines since so long ago, as 10m, or since a day: yesterday, 2026-11-25, "
-    "'2026-11-25 14:00'. A day reads the kept lines.",
+    help="Only lines of the last 10m, for example, or since a day: yesterday, 2026-11-25, "
+    "'2026-11-25 14:00'. With a day, kit reads the kept lines.",
 )
 @click.option(
     "--run",

@@ -50,7 +50,7 @@ LEAVES = 60.0
     "--plan",
     "tonight",
     type=click.Choice(["tonight"]),
-    help="What will run in the next 24 hours as hosts are lent and taken back, if no job ends.",
+    help="Jobs and hosts of the next 24 hours, as hosts are lent and taken back, if no job ends.",
 )
 @click.pass_context
 def command(
@@ -206,11 +206,11 @@ def _clock(moment: float) -> str:
 def up(paths: Paths) -> None:
     """Start the controller as a service of systemd, also after each reboot.
 
-    With a Swarm, on all managers: the one whose manager leads decides, and when that manager is
-    lost, the next one goes on. With Compose, on the first host with the role `manager`, whose login
-    must reach the others by SSH without a password. Whatever runs goes on without a controller, and
-    nothing new starts. It needs Python 3.11 there, and root or sudo without a password. It hands
-    over the pool of the rendered files, too.
+    With a Swarm, it runs on all managers: the controller of the leading manager decides, and if
+    that manager is lost, the next one takes over. With Compose, it runs on the first host with the
+    role `manager`, whose user must reach the others by SSH without a password. Without a
+    controller, running jobs continue and no job starts. It needs Python 3.11 on the host, and root
+    or sudo without a password. The command also updates the pool from the rendered files.
     """
     cluster, engine = identity(paths)
     queue, tree = queue_of(target_of(paths, engine)), paths.tree(cluster)
@@ -223,7 +223,7 @@ def up(paths: Paths) -> None:
 @command.command("down")
 @with_paths
 def down(paths: Paths) -> None:
-    """Remove the controller. The jobs of the queue go on as they are."""
+    """Remove the controller. Running jobs of the queue continue."""
     service = queue_of(target_of(paths, None)).service()
     _install(service.hosts, service.down, b"", "the controller is removed")
 
@@ -249,8 +249,8 @@ def _install(hosts: Sequence[Host], script: str, content: bytes, done: str) -> N
 def run(paths: Paths, engine: str | None) -> None:
     """Run the controller here, for hosts without systemd.
 
-    It may end at any time; another one goes on from what it observes. With Compose, there must be
-    no other one.
+    It may end at any time; another controller continues from the state of the cluster. With
+    Compose, run only one.
     """
     Controller(queue_of(target_of(paths, engine)), say).run()
 
@@ -262,7 +262,7 @@ def run(paths: Paths, engine: str | None) -> None:
 def reclaim(paths: Paths, hosts: tuple[str, ...], engine: str | None) -> None:
     """Take HOSTS back from the queue: its trainings leave them at the end of their step.
 
-    Nothing of the queue starts there until `kit lend`. It needs no controller.
+    The queue starts no job there until `kit lend`. This needs no controller.
     """
     queue = queue_of(target_of(paths, engine))
     for host in hosts:

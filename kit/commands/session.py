@@ -54,7 +54,7 @@ command.add_command(start)
 def connect(name: str, paths: Paths, engine: str | None) -> NoReturn:
     """Connect standard input and output with sshd in a session: ssh's ProxyCommand.
 
-    It becomes docker's command: ssh ends it by a signal, about which kit would say something.
+    It replaces itself by docker's command: kit would report the signal with which ssh ends it.
     """
     access = access_of(target_of(paths, engine), name)
     line = launcher(access, "connect")
@@ -67,7 +67,7 @@ def connect(name: str, paths: Paths, engine: str | None) -> NoReturn:
 @with_engine
 @click.option("--port", type=click.IntRange(0, 65535), default=8888, show_default=True)
 def jupyter(name: str, paths: Paths, engine: str | None, *, port: int) -> None:
-    """Bring the JupyterLab of session NAME to this machine, until Ctrl-C; port 0 is a free one."""
+    """Forward the JupyterLab of session NAME here, until Ctrl-C; port 0 is a free one."""
     access = access_of(target_of(paths, engine), name)
     answer = ask(access, "jupyter")
     line = access.command(forward.words(answer["port"]), terminal=False)
@@ -117,7 +117,7 @@ def _about(status: JobStatus) -> str:
 @with_engine
 @click.option("--hours", type=click.FloatRange(0, 10_000, min_open=True), required=True)
 def extend(name: str, paths: Paths, engine: str | None, *, hours: float) -> None:
-    """Let session NAME be open for more hours."""
+    """Extend session NAME by more hours."""
     access = access_of(target_of(paths, engine), name)
     answer = ask(access, "extend", str(round(hours * HOUR)))
     if not answer["until"]:

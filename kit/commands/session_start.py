@@ -51,15 +51,17 @@ POLL = 1.0
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--host", help="Its host.  [default: one with as many free GPUs]")
 @click.option("--hours", type=click.FloatRange(0, 10_000), default=8.0, show_default=True)
-@click.option("--idle", default="1h", show_default=True, help="End it when unused so long; never.")
+@click.option(
+    "--idle", default="1h", show_default=True, help="End it when idle for this time; never."
+)
 @click.option("--image", help="Default: the image that all jobs of the folder have.")
 @click.option(
     "--code",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder to bring along.",
+    help="A folder with code for the session.",
 )
 @click.option("--setup", multiple=True, help="A line for sh that runs first; several times.")
-@click.option("--data", multiple=True, help="A data set to bring along; several times.")
+@click.option("--data", multiple=True, help="A data set for the session; several times.")
 @click.option(
     "--key",
     "keys",

@@ -31,9 +31,9 @@ from kit.workload.types import Kind
 def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everything: bool) -> None:
     """End JOBS (default: all that run), after a last checkpoint.
 
-    Servers and sessions continue, unless you name them (a server is serve-NAME) or add --all. So do
-    the data services; those of a Swarm end with `kit swarm down`. Jobs of the queue end with `kit
-    cancel`.
+    Servers and sessions continue, unless you name them (a server is serve-NAME) or add --all. The
+    data services continue too; on a Swarm, `kit swarm down` ends them. `kit cancel` ends jobs of
+    the queue.
     """
     target = target_of(paths, engine)
     deployed, sessions, queued = _deployed(target), set[str](), _queued(target)

@@ -37,10 +37,10 @@ SHOWS, POLL = 4.0, 0.5
 def submit(
     paths: Paths, jobs: tuple[str, ...], engine: str | None, *, fresh: bool, skip_doctor: bool
 ) -> None:
-    """Hand JOBS to the queue, which starts each as soon as it has hosts for it.
+    """Submit JOBS to the queue, which starts each job when enough hosts are free.
 
-    A job that is in the queue already keeps its place, and continues with its new files from a last
-    checkpoint. `kit queue` shows what runs, what waits, and why.
+    A job that is already in the queue keeps its place, and continues with its new files from a last
+    checkpoint. `kit queue` shows the jobs that run and wait, and the reasons.
     """
     target, chosen = hand_in(paths, jobs, engine, fresh=fresh, examines=not skip_doctor)
     queue = queue_of(target)
@@ -75,9 +75,9 @@ def renewed(record: Record, work: Workload) -> Record:
 @with_paths
 @with_engine
 def cancel(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
-    """Take JOBS out of the queue. Those that run end after a last checkpoint.
+    """Remove JOBS from the queue. Running jobs end after a last checkpoint.
 
-    `kit submit` hands them in again: they continue from there. Jobs that have ended are removed.
+    `kit submit` adds them again, and they continue from that checkpoint. Ended jobs are removed.
     """
     target = target_of(paths, engine)
     queue = queue_of(target)

@@ -29,14 +29,14 @@ Hours = Mapping[str, Mapping[str, float]]
     type=click.Choice(["owner", "job"]),
     default="owner",
     show_default=True,
-    help="What the hours are added up by.",
+    help="Add up the hours of each owner or job.",
 )
 @click.option("--month", metavar="YYYY-MM", help="A month in UTC; by default the present one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(paths: Paths, engine: str | None, by: str, month: str | None, *, as_json: bool) -> None:
-    """Show the GPU-hours that jobs of the queue have had in a month.
+    """Show the GPU-hours of the queue's jobs in a month.
 
-    They count while a job has the GPUs, also while it loads or saves.
+    The hours include the time in which a job loads or saves.
     """
     wanted = month or f"{datetime.now(UTC):%Y-%m}"
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", wanted):

@@ -23,7 +23,7 @@ def _inside(name: str) -> str:
 
 
 class CodeSection(Section):
-    """The folder, relative to the inventory's, and what of it travels."""
+    """The folder, relative to the inventory's, and the files of it that kit sends."""
 
     folder: str = Field(min_length=1, examples=["../research"])
     exclude: list[str] = Field(
@@ -34,7 +34,7 @@ class CodeSection(Section):
     include: list[Annotated[str, AfterValidator(_inside)]] = Field(
         [],
         examples=[[".env"]],
-        description="Files and folders that travel although a pattern excludes them, or their "
+        description="Files and folders that kit sends although a pattern excludes them, or their "
         "names say that they are secret",
     )
 

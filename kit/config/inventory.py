@@ -124,7 +124,7 @@ class InventorySection(Section):
 
     cluster: Label
     engine: Literal["local", "compose", "swarm", "kubernetes"] = Field(
-        "local", description="What runs the plan: this machine, Compose, Swarm or Kubernetes"
+        "local", description="Engine that runs the plan: this machine, Compose, Swarm or Kubernetes"
     )
     hosts: dict[str, HostSection] = Field(
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]

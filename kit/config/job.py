@@ -130,7 +130,7 @@ class JobSection(Section):
     code: CodeKey = Field(
         default=cast(CodeKey, None),  # A union with None cannot have tags.
         examples=[".", {"folder": "../research", "exclude": ["runs/"]}],
-        description="A folder with code, relative to the inventory's. `kit deploy` brings it to "
+        description="A folder with code, relative to the inventory's. `kit deploy` sends it to "
         f"the hosts, where it is {WORKSPACE}",
     )
     mounts: Mounts = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
@@ -151,14 +151,14 @@ class JobSection(Section):
     max_duration: Duration | None = Field(
         None,
         examples=["12h"],
-        description="The job ends so long after its first start, as by `kit stop`: it saves a last "
-        "checkpoint; default: never",
+        description="The job ends this long after its first start, as by `kit stop`: it saves a "
+        "last checkpoint; default: never",
     )
     idle: Duration | None = Field(
         None,
         examples=["30m"],
-        description="The job ends when none of its hosts has computed anything for so long, as "
-        "their GPUs tell; default: never",
+        description="The job ends when its hosts have computed nothing for this time, by the "
+        "utilization of their GPUs; default: never",
     )
     notify: Notify = Field([], description="Receivers of this job, beside the inventory's")
     user: User | None = Field(

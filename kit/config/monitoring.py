@@ -74,13 +74,13 @@ def _kept_size(value: object) -> int:
 
 
 class LogsSection(Section):
-    """What each host keeps of the lines that its containers have written, also of removed ones."""
+    """The log lines that each host keeps, also of removed containers."""
 
-    keep: Days = Field(description="For how many days", examples=["30d"])
+    keep: Days = Field(description="Days for which a host keeps lines", examples=["30d"])
     size: Annotated[int, *text_field(_kept_size, SIZE, "10GiB", "Size with a binary unit")] = Field(
         DEFAULT,
-        description="At most so much on each host: beyond it, the lines of the oldest day are "
-        "deleted first. 10GiB are 30 days of 4 kB a second",
+        description="Largest size of the lines on each host: above it, the host deletes the oldest "
+        "day first. 10GiB are 30 days of 4 kB a second",
     )
 
 

@@ -80,7 +80,7 @@ class NotifySection(Section):
         list(USUAL),
         min_length=1,
         examples=[["completed", "failed"]],
-        description="What it is notified of",
+        description="Kinds of notifications that it gets",
     )
     key: Key = Field(None, examples=[{"env": "HOOK_KEY"}])
 

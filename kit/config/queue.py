@@ -69,7 +69,7 @@ class LendSection(Section):
     weekends: LentHours | None = Field(None, description="Default: not on such days")
     zone: Zone | None = Field(None, description="Default: `queue.zone`")
     console: bool = Field(
-        False, description="A login at its console takes it back, as a process on its GPU does"
+        False, description="A login at its console takes the host back, like a process on its GPU"
     )
 
     @model_validator(mode="after")
@@ -94,10 +94,10 @@ class PoolSection(Section):
     people: dict[str, PersonSection] = Field(
         {},
         examples=[{"anna": {"share": 2}, "ben": {"max_gpus": 4}}],
-        description="Default: whoever a job names, with equal shares",
+        description="Default: the owners that jobs name, with equal shares",
     )
     half_life: Duration = Field(
-        7 * 24 * 3600, description="What somebody has used counts half after this time"
+        7 * 24 * 3600, description="Past use of a person counts half after this time"
     )
     zone: Zone = Field("UTC", description="The time zone of the hours in which hosts are lent")
 
@@ -113,7 +113,7 @@ class PoolSection(Section):
 
 
 class RangeSection(Section):
-    """The least and the most of what a job of the queue wants."""
+    """The smallest and the largest number of GPUs of a job of the queue."""
 
     @model_validator(mode="before")
     @classmethod
@@ -124,7 +124,7 @@ class RangeSection(Section):
         return value
 
     min: int = Field(1, ge=1)
-    max: int | None = Field(None, ge=1, description="Default: all that there are")
+    max: int | None = Field(None, ge=1, description="Default: all")
 
     @model_validator(mode="after")
     def _ordered(self) -> RangeSection:
@@ -134,9 +134,9 @@ class RangeSection(Section):
 
 
 class QueuedSection(Section):
-    """A job of the queue: `kit submit` hands it in, the queue starts it."""
+    """A job of the queue: `kit submit` submits it, the queue starts it."""
 
-    owner: Label = Field(description="Whose job it is", examples=["anna"])
+    owner: Label = Field(description="Owner of the job", examples=["anna"])
     priority: int = Field(50, ge=0, le=100, description="The highest comes first")
 
 
@@ -144,8 +144,8 @@ QueueKey = Annotated[
     QueuedSection | None,
     Field(
         examples=[{"owner": "anna", "priority": 50}],
-        description="The job waits for its hosts: `kit submit` hands it in; default: `kit deploy` "
-        "starts it on hosts of its own",
+        description="The job waits for its hosts in the queue: `kit submit` submits it; default: "
+        "`kit deploy` starts it",
     ),
 ]
 GpusKey = Annotated[

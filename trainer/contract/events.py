@@ -20,7 +20,7 @@ FailureClass = Literal[
     "input",  # The job file, the environment or the script is wrong: a restart repeats it.
     "data",  # A data set is missing or damaged.
     "disk",  # A checkpoint or a file cannot be written.
-    "memory",  # A GPU has no room for the batch.
+    "memory",  # The batch does not fit a GPU.
     "loss",  # A loss is not finite.
     "parameters",  # Ranks have different parameters.
     "peer",  # Another rank is gone or silent; a restart resumes.
@@ -95,7 +95,7 @@ class Member(Event):
 class Restart(Event):
     """The launcher reports that a host's workers were restarted; `restarts` counts from 1.
 
-    `reason` is the exception of the worker that ended by one, in an event of its own.
+    `reason` is the exception that ended a worker, in a separate event.
     """
 
     NAME = "restart"
@@ -122,7 +122,7 @@ class Resumed(Event):
 
 
 class Regrouped(Event):
-    """The training goes on in another group of processes, without a checkpoint; from rank 0.
+    """The training continues in another group of processes, without a checkpoint; from rank 0.
 
     `epoch` counts whole epochs, `steps` are the job's at the new world size. No step was taken for
     `seconds`. `reason` says which host was lost, ended or joined.
@@ -145,12 +145,12 @@ class Progress(Event):
     epoch so far, in nats; null if it is not finite. `accuracy` and `checkpoint` are the newest
     known. `seconds_left` follows from the speed since the training began or resumed.
 
-    A model of the user's own may have no accuracy, and another loss: `metrics` are the newest means
-    over the test samples by name, the `loss` among them. Of a text they are the `loss` in nats a
+    The user's own model may have no accuracy, and another loss: `metrics` are the newest means
+    over the test samples by name, the `loss` among them. For a text they are the `loss` in nats a
     token, `perplexity` (e to its power) and `bits_per_byte`. `top5_accuracy` is the share of the
     test images whose class is among the five most probable ones; null with five classes or fewer.
 
-    A text has `tokens_per_second` too: a sample, which `images_per_second` counts, has many. `mfu`
+    For a text, `tokens_per_second` counts the tokens of the samples in `images_per_second`. `mfu`
     is the share of the GPUs' peak that the model's own operations use (arXiv 2204.02311, appendix
     B); null where the peak is not known.
     """
@@ -226,9 +226,9 @@ class Kept(Event):
 
 
 class Hung(Event):
-    """A worker stands still and the others go on without its host, until it goes on or is killed.
+    """A worker hangs. The others continue without its host until it runs again or is killed.
 
-    `seconds` have passed since it was told to leave the group.
+    `seconds` have passed since it was asked to leave the group.
     """
 
     NAME = "hung"
@@ -287,7 +287,7 @@ class Unmoved(Event):
 class Untaught(Event):
     """The training learns nothing, or its model is no better than one answer for all samples.
 
-    After each epoch of which that is true, if the job goes on then, and at the end.
+    After each such epoch, if the job continues, and at the end.
     """
 
     NAME = "untaught"

@@ -213,7 +213,7 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What happens when something fails on a host of the built-in training.
+    """Reactions to failures on a host of the built-in training.
 
     retry: the process restarts. leave_out: if the job has enough hosts, the others continue without
     its host until `kit release`; otherwise the training ends. stop: the training ends.
@@ -244,7 +244,7 @@ class Faults:
     )
     window: int = key(3600, form="duration", ge=1, description="Period of `max_restarts`")
     then: Literal["leave_out", "stop"] = key(
-        "leave_out", description="What happens after more failures than `max_restarts`"
+        "leave_out", description="Reaction to more failures than `max_restarts`"
     )
     compare_every: int = key(
         200,

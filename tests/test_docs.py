@@ -80,6 +80,18 @@ def test_the_readme_is_one_short_page() -> None:
     assert (ROOT / "README.md").stat().st_size <= LARGEST_README
 
 
+def test_the_readme_shows_what_kit_prints(project: Project) -> None:
+    inventory, digits = blocks("README.md", "yaml")
+    (console,) = blocks("README.md", "console")
+    plan, deploy = console.split("$ kit render && kit deploy\n")
+    result = project.write(inventory, {"digits": digits}).kit("plan")
+    printed = [line.rstrip() for line in result.out.splitlines()]
+    assert all(line in printed for line in shown(plan))
+    # This part is of the recording, whose cluster is the example: the times are those of one run.
+    recorded = recordings.description(recordings.IMAGES / "deploy.svg").splitlines()
+    assert all(line in recorded for line in deploy.splitlines() if line != "…")
+
+
 def test_the_targets_of_make_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", page("Makefile"), re.MULTILINE))
     for file in PAGES:

@@ -668,7 +668,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
         '8: train.warm_up: `schedule: triangle` warms up by itself; leave it out, or write `schedule: cosine`',
     ]),
     ('a fixed graph with accumulation', 'batch_size: 64', 'batch_size: 64\n  accumulation: 2\nexchange: {static_graph: true}', [
-        '8: exchange.static_graph: PyTorch can not take it together with `accumulation`; leave one of them out',
+        '8: exchange.static_graph: PyTorch cannot take it together with `accumulation`; leave one of them out',
     ]),
     ('an average of different weights', 'batch_size: 64', 'batch_size: 64\n  ema: true\nexchange: {mode: local_sgd}', [
         '7: train.ema: `ema` needs the same weights on all ranks at every step, unlike local_sgd; leave one of them out',

@@ -93,7 +93,7 @@ def test_a_job_that_is_not_divided_keeps_its_version(project: Project) -> None:
          "are no multiple"),
         ("parallel: {shard: 2, data: 2}", "parallel.data: 2 replicas of 2 ranks are 4, not 8; "
          "write `data: 4`"),
-        ("parallel: {tensor: 3}", "parallel.tensor: 3 ranks can not share the model's 32 heads "
+        ("parallel: {tensor: 3}", "parallel.tensor: 3 ranks cannot share the model's 32 heads "
          "evenly; use a divisor: 1, 2, 4, 8, 16, 32"),
         ("parallel: {pipeline: 64}", "parallel.pipeline: 64 stages need as many blocks, the model "
          "has 32; write `pipeline: 32` or less"),

@@ -96,7 +96,7 @@ def main() -> int:
         leave_world(world)
     except (OSError, DataError) as error:
         kind: FailureClass = "data" if isinstance(error, DataError) else "disk"
-        return fail(kind, f"{error}; see to it and start again", FAILURE)
+        return fail(kind, f"{error}; correct it and start again", FAILURE)
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise

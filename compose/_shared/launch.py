@@ -532,7 +532,7 @@ def read_secrets(names: str, folder: Path) -> dict[str, str]:
     try:
         return {name: (folder / name).read_text() for name in names.split(",") if name}
     except OSError as error:
-        missing = f"the secret {error.filename} can not be read: {error.strerror}"
+        missing = f"the secret {error.filename} cannot be read: {error.strerror}"
         raise LaunchError(f"{missing}; kit deploy makes it") from error
 
 
@@ -722,7 +722,7 @@ WRITTEN = (
 
 
 def unchangeable(folder: Path) -> str:
-    """What a training has written as another user, which this one can not change, or "".
+    """What a training has written as another user, which this one cannot change, or "".
 
     Other files are left alone: a disk of its own has lost+found, which belongs to root.
     """
@@ -884,7 +884,7 @@ def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
         os.set_inheritable(handle, True)
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        what = f"{mark} can not be read ({error.strerror})"
+        what = f"{mark} cannot be read ({error.strerror})"
         fix = "mount the data agent's folder into this container, and see KIT_DATA_SOCKET"
         raise LaunchError(f"{what}; {fix}", FAILURE, "data") from error
     return path
@@ -1137,7 +1137,7 @@ def listen(address: str, port: int) -> socket.socket:
     except OSError as error:
         reason = str(error).splitlines()[0]
         advice = "end what uses it, or give the job another port: `rendezvous: {port: …}`"
-        message = f"port {port} can not be served ({reason}); {advice}"
+        message = f"port {port} cannot be served ({reason}); {advice}"
         raise LaunchError(message, FAILURE, "rendezvous") from error
 
 
@@ -1757,7 +1757,7 @@ class Knowledge:
         for agent in [agent for agent, old in self.hosts.items() if old.host == report.host]:
             if agent != report.agent:
                 del self.hosts[agent]
-                self._lost[agent] = f"{report.host} has begun anew"
+                self._lost[agent] = f"{report.host} has restarted"
         if report.agent not in self.hosts and not report.asks:
             self.say(f"{report.host} is here")
             self.notices.learn(report.told)
@@ -2087,7 +2087,7 @@ class Decisions(Knowledge):
         if not old and self._waits_for_more(candidates, now - self._enough):
             return
         for each in missing:
-            self.say(f"goes on without {each.host}, which does not leave its {self.noun}")
+            self.say(f"continues without {each.host}, which does not leave its {self.noun}")
         order = {agent: place for place, agent in enumerate(old)}
         candidates.sort(
             key=lambda each: (order.get(each.agent, len(order)), each.spare, natural(each.host))
@@ -3297,7 +3297,7 @@ def tell_stacks(pid: int) -> Iterator[str]:
         else:
             with suppress(OSError):
                 name = Path(f"/proc/{each}/comm").read_text().strip()
-                yield f"process {each} ({name}) tells no stack"
+                yield f"process {each} ({name}) shows no stack"
 
 
 def spied(spy: str, pid: int) -> list[str]:
@@ -3863,7 +3863,7 @@ class HostAgent(ABC):
             self._connection = None
             if not self._unanswered:
                 self._unanswered = True
-                gone = "does not answer: hosts that train go on, others wait for it"
+                gone = "does not answer: hosts that train continue, others wait for it"
                 say(f"{self.coordinator} {gone}")
             if self._is_idle() and time.monotonic() - self._heard > self._patience:
                 what = f"nothing answered at {endpoint_text(self._endpoint)}"

@@ -28,7 +28,7 @@ from kit.values import WrongValueError, dns_label
 
 def head_of(command: str) -> str:
     """Return the first line of the files that a command writes."""
-    return f"# Written by `{command}`, which writes it anew. Without this line it is yours.\n"
+    return f"# Written by `{command}`, which overwrites it. Without this line it is yours.\n"
 
 
 def open_project(paths: Paths) -> Project:

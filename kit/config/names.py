@@ -215,7 +215,7 @@ DECIDED: Reasons = (
         "output_dir save_dir checkpoint_dir ckpt_dir logging_dir logdir default_root_dir",
     ),
     (
-        "a training goes on from its newest checkpoint",
+        "a training resumes from its newest checkpoint",
         "resume resume_from resume_from_checkpoint load_checkpoint ckpt_path auto_resume",
     ),
     (

@@ -110,7 +110,7 @@ class DataCluster:
             else:
                 return
         what = f"the trainer in {self.data.image} is older than kit, and stores no code"
-        raise KitError(what, "build the image anew, push it, and `kit image lock`")
+        raise KitError(what, "build the image again, push it, and run `kit image lock`")
 
     def _ways(self) -> Iterator[Programs]:
         """Yield the ways to run the program, the fastest first: a container needs a second."""

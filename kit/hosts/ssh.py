@@ -144,7 +144,7 @@ def host_key_error(name: str, login: str, stderr: str) -> KitError | None:
     connect = ssh_words(login)
     compare = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
     if changed:
-        what = "its SSH host key has changed: it was installed anew, or another machine answers"
+        what = "its SSH host key has changed: it was reinstalled, or another machine answers"
         fix = (
             f"if `{compare}` on the host confirms the new key: `ssh-keygen -R {known}`, `{connect}`"
         )

@@ -11,7 +11,7 @@ OLDEST = (3, 11)
 UNIT = "kit-queue"
 """The name of the service, and the beginning of that of a host which may have several."""
 UNIT_TEXT = """\
-# Written by `kit queue up`: the controller of the queue. Whatever runs goes on without it.
+# Written by `kit queue up`: the controller of the queue. Running jobs continue without it.
 [Unit]
 Description=Controller of kit's queue
 After=docker.service

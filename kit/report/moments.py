@@ -58,7 +58,7 @@ def _words(event: events.Event) -> Iterator[str]:
     elif isinstance(event, events.Regrouped):
         why = f": {event.reason}" if event.reason else ""
         ranks, hosts = count(event.world_size, "rank"), ", ".join(event.hosts)
-        yield f"{ranks} on {hosts} go on at step {event.step} after {event.seconds:.1f} s{why}"
+        yield f"{ranks} on {hosts} continue at step {event.step} after {event.seconds:.1f} s{why}"
     elif isinstance(event, events.Ended):
         yield f"the container ends with exit status {event.exit_code}"
     elif isinstance(event, events.Failed):

@@ -206,7 +206,7 @@ def _about(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> tuple
         f"The coordinator{where} decides which hosts train together.{lost}",
         "It ends with each run and is restarted. It needs no healthcheck: it ends if it cannot "
         "serve.",
-        "A change of KIT_NNODES, the least and the most hosts, restarts it alone: the hosts go on.",
+        "A change of KIT_NNODES, the least and most hosts, restarts only this: the hosts continue.",
     )
 
 

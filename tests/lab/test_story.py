@@ -117,7 +117,7 @@ def test_bare_hosts_train_lose_a_host_serve_and_resume(operator: Operator, lab: 
 
     # A host loses its power: the other goes on, in the same processes; it comes back.
     lab.do("kill", "n3")
-    alone = re.compile(r"2 processes on n2 go on at step [1-9]")
+    alone = re.compile(r"2 processes on n2 continue at step [1-9]")
     wait_for(lambda: alone.search(operator.kit("logs", "--host", "n2")), "n2 to go on alone")
     assert operator.status()["state"] == "running"
     lab.do("start", "n3")

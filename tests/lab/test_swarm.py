@@ -212,11 +212,11 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     assert operator.status()["state"] == "running"
     own = partial(operator.kit, "logs", "--host", "n1")
     # The process of n1 stays. Lines of n2 are lost while its node is down.
-    three = r"(rank \d of 3, |3 processes on n1, n2 go on)"
-    alone = re.compile(three + r".*1 process on n1 goes on at step [1-9]", re.DOTALL)
+    three = r"(rank \d of 3, |3 processes on n1, n2 continue)"
+    alone = re.compile(three + r".*1 process on n1 continues at step [1-9]", re.DOTALL)
     wait_for(lambda: alone.search(own()), "n1 to go on alone")
     hosts.do("start", "n2")
-    whole = re.compile(alone.pattern + r".*3 processes on n1, n2 go on", re.DOTALL)
+    whole = re.compile(alone.pattern + r".*3 processes on n1, n2 continue", re.DOTALL)
     wait_for(lambda: whole.search(own()), "n2 to be back in the run")
     # After these checks the job is made shorter.
     wait_for(lambda: operator.status()["progress"], "its figures")

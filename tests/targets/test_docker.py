@@ -195,7 +195,7 @@ COMPARE = "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`"
         ),
         (
             CHANGED,
-            "its SSH host key has changed: it was installed anew, or another machine answers\nif "
+            "its SSH host key has changed: it was reinstalled, or another machine answers\nif "
             f"{COMPARE} on the host confirms the new key: `ssh-keygen -R n1`, `ssh root@n1`",
         ),
     ],

@@ -447,7 +447,7 @@ def test_a_manifest_cannot_name_a_file_elsewhere(world: DataHosts, path: str) ->
         agent = world.agent("one")
         with agent.use() as lines:
             assert lines[-1]["state"] == "failed"
-            assert "can not be used" in lines[-1]["message"], lines[-1]
+            assert "cannot be used" in lines[-1]["message"], lines[-1]
         server.shutdown()
     assert not list(world.folder.rglob("escaped"))
     assert not Path("/tmp/escaped").exists()

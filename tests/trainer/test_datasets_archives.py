@@ -69,7 +69,7 @@ def test_an_archive_that_is_cut_or_damaged_anywhere_is_refused(
     for number, place in enumerate(each for each in places if each < last):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with pytest.raises(DamagedError, match="can not be unpacked"):
+        with pytest.raises(DamagedError, match="cannot be unpacked"):
             unpacked(archive(folder, f"cut{end}", whole[:place]))
 
 

@@ -128,7 +128,7 @@ def test_a_hub_that_does_not_listen(tmp_path: Path, hub: Hub) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     status, lines, errors = add(tmp_path, hub, "hf://kit/pets", HF_ENDPOINT=nobody)
     assert status == FAILURE, errors
-    assert "see to the network" in str(lines[-1]["fix"])
+    assert "check the network" in str(lines[-1]["fix"])
 
 
 def test_progress_is_shown_inside_a_file(tmp_path: Path, hub: Hub) -> None:

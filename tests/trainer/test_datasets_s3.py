@@ -153,7 +153,7 @@ REFUSED = [
     ("s3://", "names no bucket; write s3://BUCKET/FOLDER/"),
     ("s3://in valid/x", "correct the bucket"),
     ("s3://pets/up", "`..` would leave the folder"),
-    ("s3://pets/abs", "'/etc/passwd' can not be used: it is absolute"),
+    ("s3://pets/abs", "'/etc/passwd' cannot be used: it is absolute"),
     ("s3://pets/red", "it has a control character"),
     ("s3://pets/clash", "'a' is a file and a folder; rename it in the source"),
 ]
@@ -172,7 +172,7 @@ def test_a_mistake_is_said_before_anything_is_downloaded(
 
 @pytest.mark.usefixtures("endpoint")
 def test_a_whole_bucket_has_keys_that_can_not_be_files(run: Run) -> None:
-    assert "the file name 'abs//etc/passwd' can not be used" in str(run.refused("s3://pets"))
+    assert "the file name 'abs//etc/passwd' cannot be used" in str(run.refused("s3://pets"))
 
 
 def test_many_objects_are_listed_to_the_end(run: Run, moto: int, between: Relay) -> None:
@@ -198,7 +198,7 @@ def test_a_single_archive_is_unpacked(
     assert run(f"s3://pets/packed/{name}") == {"a/b.txt": b"hello"}
     client.put_object(Bucket="pets", Key=f"cut/{name}", Body=content[:60])
     cut = Run(tmp_path / "cut")
-    assert "can not be unpacked" in str(cut.refused(f"s3://pets/cut/{name}"))
+    assert "cannot be unpacked" in str(cut.refused(f"s3://pets/cut/{name}"))
     assert not list(cut.kept.iterdir())  # It would be as damaged at the next try.
 
 
@@ -336,7 +336,7 @@ def test_the_next_try_downloads_only_what_is_missing(
         b"" if request.path.endswith("b.bin") else content
     )  # fmt: skip
     error = run.refused("s3://pets/data")
-    assert "goes on where it ended" in error.fix
+    assert "continues where it ended" in error.fix
     between.seen.clear()
     between.change = lambda _, content: content
     assert run("s3://pets/data") == DATA

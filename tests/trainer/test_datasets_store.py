@@ -156,7 +156,7 @@ def test_archives_are_unpacked(tmp_path: Path) -> None:
         place = Place(tmp_path / "store", "pets", version)
         assert (place.data / "a" / "b.txt").read_text() == "hello"
     (tmp_path / "cut.tar.gz").write_bytes((tmp_path / "pets.tar.gz").read_bytes()[:60])
-    with pytest.raises(DataSetError, match=r"cut\.tar\.gz can not be unpacked"):
+    with pytest.raises(DataSetError, match=r"cut\.tar\.gz cannot be unpacked"):
         add(tmp_path, tmp_path / "cut.tar.gz")
 
 
@@ -233,7 +233,7 @@ def test_an_upload_goes_on_where_it_was(tmp_path: Path) -> None:
     assert call(tmp_path, *upload, "?").stdout == b"50\n"
     wrong = call(tmp_path, *upload, "40", feed=archive[40:])
     assert (wrong.returncode, wrong.stderr) == (
-        2, b"error: pets.tar.gz has 50 bytes, not 40; go on with --offset 50\n",
+        2, b"error: pets.tar.gz has 50 bytes, not 40; continue with --offset 50\n",
     )  # fmt: skip
     assert call(tmp_path, *upload, "50", feed=archive[50:]).returncode == 0
     found = call(tmp_path, "add", "pets", "upload:")

@@ -215,7 +215,7 @@ def test_a_full_disk_is_no_fault_of_the_connection(tmp_path: Path, site: Site) -
         check=False,
     )
     assert (found.returncode, found.stderr) == (
-        FAILURE, b"error: File too large; see to it and try again\n",
+        FAILURE, b"error: File too large; correct it and try again\n",
     )  # fmt: skip
     assert site.starts == [0]
 
@@ -287,7 +287,7 @@ def test_names_of_files(
 
 @pytest.mark.parametrize("path", ["/a/%2e%2e", "/a%0Ab"])
 def test_names_that_can_not_be_used(run: Run, site: Site, path: str) -> None:
-    assert "can not be used" in run.refused(f"{site.address}{path}").message
+    assert "cannot be used" in run.refused(f"{site.address}{path}").message
 
 
 def test_content_that_the_server_packs_is_unpacked(run: Run, site: Site) -> None:
@@ -310,7 +310,7 @@ def test_other_encodings_are_refused(run: Run, site: Site) -> None:
 def test_a_damaged_archive_is_downloaded_again(run: Run, site: Site) -> None:
     whole = gzip.compress(packed())
     site.content = whole[:200] + b"damaged" + whole[207:]
-    assert "can not be unpacked" in run.refused(f"{site.address}/a.tar.gz").message
+    assert "cannot be unpacked" in run.refused(f"{site.address}/a.tar.gz").message
     site.content = whole
     run.folder = run.folder.with_name("again")
     assert sorted(run(f"{site.address}/a.tar.gz")) == ["a/b.txt", "a/b.txt.2"]

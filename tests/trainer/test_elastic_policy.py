@@ -142,7 +142,7 @@ def test_a_host_with_other_parameters_is_named_left_out_and_released(tmp_path: P
         wait_until(lambda: bool(n1.of(Resumed)), "the others resume")
         assert n1.of(Resumed)[0].epoch % 3 == 0
         assert n1.of(Begin)[-1].world_size == 2
-        assert f"goes on from a checkpoint: {said}" in n3.text
+        assert f"resumes from a checkpoint: {said}" in n3.text
         assert n2.process.poll() is None
         os.kill(n2.process.pid, signal.SIGUSR1)
         wait_until(lambda: bool(n2.of(Released)), "its release")

@@ -165,7 +165,7 @@ def build(settings):
 
 
 def test_shards_of_ones_own_model_learn_as_replicas(tmp_path: Path) -> None:
-    """A model with buffers, and with strides that shards can not have."""
+    """A model with buffers, and with strides that shards cannot have."""
     (tmp_path / "mine.py").write_text(CONVOLUTIONS)
     changes: dict[str, Any] = {"model": "mine:build", "epochs": 1, "batch_size": 100}
     jobs = [

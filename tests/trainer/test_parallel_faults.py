@@ -74,7 +74,7 @@ def test_shards_across_hosts_need_all_of_them(local: Hosts) -> None:
 
 
 def test_a_lost_disk_with_the_only_shard_is_told(local: Hosts) -> None:
-    """What was on it can not come from elsewhere: the training does not begin anew by itself."""
+    """What was on it cannot come from elsewhere: the training does not begin anew by itself."""
     job = write_job(local.folder, shard=2, **SIZES)
     tasks = start(local, job, 1, local.rendezvous("2:2"))
     wait_for_saves(tasks[0], 2)

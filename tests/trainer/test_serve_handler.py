@@ -82,7 +82,7 @@ def test_it_answers_with_the_files_of_a_script(server: Server, files: Path) -> N
 
     write(files, {"by": 10})
     wait_until(lambda: answers(server.predict(["a b"]))[0]["words"] == 20, "the new files")
-    # Files that can not be loaded are told, and the older ones answer.
+    # Files that cannot be loaded are told, and the older ones answer.
     write(files, "not JSON")
     said = "mine.py:7: in load: JSONDecodeError: Expecting value"
     wait_until(lambda: said in server.task.text, "the fault")

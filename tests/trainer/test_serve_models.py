@@ -204,7 +204,7 @@ def test_a_server_goes_on_with_texts(tmp_path: Path) -> None:
     ],
 )
 def test_a_checkpoint_cannot_ask_for_any_preparation(view: dict[str, Any]) -> None:
-    with pytest.raises(UnusableError, match="its pictures can not be prepared as "):
+    with pytest.raises(UnusableError, match="its pictures cannot be prepared as "):
         read_view({"view": view}, View(32))
     assert read_view({"mean": [0]}, View(32)) == read_view(None, View(32)) == View(32)
     assert read_view({"view": {**view, **USUAL}}, View(32)) == View(64, 80, "bicubic")

@@ -271,7 +271,7 @@ def test_it_waits_for_a_checkpoint_and_takes_a_newer_one(
     page.show(1280, 800)
     page.open(f"http://127.0.0.1:{server.port}/")
     page.until("document.querySelector('#state-text')?.textContent === 'Not ready yet'")
-    waiting = "The training digits has not saved yet. This page goes on by itself."
+    waiting = "The training digits has not saved yet. This page then continues by itself."
     page.until(f"document.querySelector('#waiting-text').textContent === '{waiting}'")
     put(trained, folder, FIRST)
     page.until(READY)

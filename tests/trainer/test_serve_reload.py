@@ -102,7 +102,7 @@ def test_newer_ones_are_taken_under_load_and_broken_ones_passed_over(
     assert failed == []
     assert steps >= {45, 135}
     text = server.task.text
-    assert text.count(f"serve n1: warning: passes over {LAST} from n1: state.pt fails its") == 1
+    assert text.count(f"serve n1: warning: skips {LAST} from n1: state.pt fails its") == 1
     story = [line for line in text.splitlines() if " serves " in line]
     accuracy = json.loads((trained / THIRD / "manifest.json").read_text())["accuracy"]
     expected = (
@@ -130,7 +130,7 @@ def test_others_checkpoints_are_fetched_and_verified(
     put(trained, theirs, SECOND)
     until_served(server, SECOND)
     text = server.task.text
-    refused = f"serve n1: warning: passes over {LAST} from 127.0.0.1:{other}: state.pt fails its"
+    refused = f"serve n1: warning: skips {LAST} from 127.0.0.1:{other}: state.pt fails its"
     assert text.count(refused) == 1
     assert f"serves {SECOND} of digits, the newest: epoch 2, accuracy " in text
     assert "Traceback" not in text

@@ -98,7 +98,7 @@ def test_a_process_says_its_mistake_in_one_line(tmp_path: Path) -> None:
         file = tmp_path / "server.json"
         for content, code, words in (
             ({"name": "demo", "job": "digits", "port": "x"}, 2, "port: must be a whole number"),
-            ({"name": "demo", "job": "digits", "port": port}, 1, f"port {port} can not be served"),
+            ({"name": "demo", "job": "digits", "port": port}, 1, f"port {port} cannot be served"),
         ):
             file.write_text(json.dumps(content))
             environ: dict[str, str | Path] = {

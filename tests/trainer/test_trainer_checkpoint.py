@@ -193,15 +193,15 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (without_complete, "it has no COMPLETE"),
     (truncated, "bytes of"),
     (flipped, "state.pt fails its checksum"),
-    (without_state, "it can not be read"),
-    (without_manifest, "it can not be read"),
+    (without_state, "it cannot be read"),
+    (without_manifest, "it cannot be read"),
     (of_another_step, "its manifest is of step-00000010"),
     (nested, "nested too deeply"),
     (with_manifest(step=float("inf")), "step is inf, not a whole number"),
     (with_manifest(files=[]), "files.state.pt.bytes is nothing"),
     (with_manifest(accuracy=float("nan")), "accuracy is nan, not a number of 0 to 1"),
     (with_manifest(job={"name": "../other"}), 'it is of another job, {"name": "../other"}'),
-    (with_a_link, "it can not be read"),
+    (with_a_link, "it cannot be read"),
     (foreign(b"garbage"), "state.pt is no state of a training ("),
     (foreign(pickle.dumps(Runs())), "state.pt is no state of a training ("),
     (foreign(archived(Runs())), "state.pt is no state of a training ("),
@@ -220,7 +220,7 @@ def test_what_is_damaged_is_passed_over_and_replaced(
     step, warnings = found(tmp_path, job)
     assert step == 10
     assert len(warnings) == 1
-    assert f"passes over {tmp_path}/step-00000020: " in warnings[0]
+    assert f"skips {tmp_path}/step-00000020: " in warnings[0]
     assert reason in warnings[0]
     fill(tmp_path, job, 20)
     assert found(tmp_path, job) == (20, [])

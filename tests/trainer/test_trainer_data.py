@@ -326,7 +326,7 @@ def test_all_images_that_can_not_be_decoded_are_named(
         file.write_bytes(file.read_bytes()[:-300] if content is None else content)
     read = load_data(settings("folder"), tmp_path)
     read.train.expect([torch.arange(40)])
-    with pytest.raises(DamagedError, match=r"train/red/1\.JPG can not be decoded .* 3 more; repl"):
+    with pytest.raises(DamagedError, match=r"train/red/1\.JPG cannot be decoded .* 3 more; repl"):
         read.train.take(torch.arange(40), CPU)
 
 
@@ -335,7 +335,7 @@ def test_an_image_that_can_not_be_read_is_no_damage(tmp_path: Path) -> None:
     write_folder(tmp_path, ("train", "test"))
     read = load_data(settings("folder"), tmp_path)
     (tmp_path / "train" / "red" / "1.JPG").unlink()
-    with pytest.raises(DataError, match=r"train/red/1\.JPG can not be read") as caught:
+    with pytest.raises(DataError, match=r"train/red/1\.JPG cannot be read") as caught:
         read.train.take(torch.arange(6), CPU)
     assert not isinstance(caught.value, DamagedError)
 

@@ -91,7 +91,7 @@ def test_a_wrong_value_is_named(
             "train.model: lenet needs images of 32×32",
         ),
         ({"dataset": "mnist", "model": "airbench"}, "airbench needs colour images"),
-        ({"static_graph": True, "accumulation": 2}, "exchange.static_graph: PyTorch can not"),
+        ({"static_graph": True, "accumulation": 2}, "exchange.static_graph: PyTorch cannot"),
         ({"static_graph": True, "global_batch": 192}, "it together with `global_batch`"),
         ({"global_batch": 192, "accumulation": 2}, "train.accumulation: `global_batch` determines"),
         ({"optimizer": "sgd", "beta2": 0.9}, "train.beta2: is for `optimizer: adamw`"),

@@ -1,4 +1,4 @@
-"""The launcher: its decisions, and its messages when it can not continue."""
+"""The launcher: its decisions, and its messages when it cannot continue."""
 
 import json
 import os
@@ -582,7 +582,7 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
         # A client that only connects must not disturb it.
         second = local.serve(endpoint, script=kind == "rendezvous")
         assert second.wait() == 1
-        assert "can not be served" in second.text
+        assert "cannot be served" in second.text
         assert "Traceback" not in second.text
         server.process.send_signal(ending)
         assert server.wait() == 0

@@ -236,7 +236,7 @@ def test_a_training_that_learns_nothing_is_ended_or_told(tmp_path: Path) -> None
     (failed,) = tasks["stop"].of(events.Failed)
     assert failed.kind == "loss"
     assert "is that of guessing" in failed.message
-    assert "`on_collapse: continue` goes on" in failed.message
+    assert "to continue anyway: `on_collapse: continue`" in failed.message
     assert "done:" not in tasks["stop"].text
     told = tasks["continue"].of(events.Untaught)
     assert told

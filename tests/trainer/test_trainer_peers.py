@@ -163,7 +163,7 @@ def test_a_host_fetches_once_for_all_of_its_ranks(fetched: Fetched) -> None:
 
 def test_a_damaged_copy_is_replaced_and_never_sent(fetched: Fetched) -> None:
     sent = fetched.sent("damaged copy")
-    passed = f"passes over {(fetched.folder / BROKEN).parent}: state.pt fails its checksum"
+    passed = f"skips {(fetched.folder / BROKEN).parent}: state.pt fails its checksum"
     assert passed in fetched.task.text
     # Rank 0 sends what it has fetched, but its own copy is no source.
     assert sum(sent[1].values()) == len(fetched.saved.state)

@@ -117,7 +117,7 @@ def test_another_world_goes_on_with_the_mean(trained: Path, tmp_path: Path) -> N
         task = local.start("two", argv, {"PYTHONPATH": ROOT})
         assert task.wait() == 0, task.text
     for had in ("powersgd", "optimizer, scaler"):
-        mean = f"2 ranks go on with the mean of what 3 of 3 ranks had of their own ({had})"
+        mean = f"2 ranks continue with the mean of the own parts ({had}) of 3 of 3 ranks"
         assert mean in task.text
     assert task.text.count("resumes at step 30, epoch 2 + 0") == 3
     # The ranks began alike, or their parameters would not have been equal at the end.
@@ -201,11 +201,11 @@ def test_parts_belong_to_their_checkpoint(
         last.unlink() if content is None else last.write_bytes(content)
         assert resumed(local_job, world, tmp_path) == (60, True)
         said = capsys.readouterr().err
-        assert "passes over step-00000090: no host has the part of rank 0" in said
+        assert "skips step-00000090: no host has the part of rank 0" in said
     # None has all: the newest is better than nothing.
     shutil.rmtree(folder / "ranks-00000060")
     assert resumed(local_job, world, tmp_path) == (90, False)
-    assert "no host has what ranks had of their own" in capsys.readouterr().out
+    assert "no host has the ranks' own parts" in capsys.readouterr().out
 
 
 def test_a_checkpoint_from_before_has_no_parts(

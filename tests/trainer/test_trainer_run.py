@@ -137,7 +137,7 @@ def test_a_host_that_lost_its_disk_gets_the_newest_that_is_whole(
         assert pc1.wait() == 0, pc1.text
         assert pc2.wait() == 0, pc2.text
         both = pc1.text + pc2.text
-    assert f"trainer pc2: warning: passes over {damaged.parent}: state.pt has" in both
+    assert f"trainer pc2: warning: skips {damaged.parent}: state.pt has" in both
     assert "pc1: has step-00000135 after" in both
     assert "resumes at step 135, epoch 9 + 0" in both
     assert complete_steps(tmp_path / "pc1") == ["step-00000135", "step-00000150", "step-00000165"]
@@ -236,7 +236,7 @@ def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
     assert len(pc1.of(Member)) == 2  # The same process, in two groups.
     assert {each.restarts for each in pc1.of(Member)} == {0}
     # The work of the host that left is not repeated.
-    assert f"1 process on pc1 goes on at step {stop['step']}, " in pc1.text
+    assert f"1 process on pc1 continues at step {stop['step']}, " in pc1.text
     end = metrics(*folders)[-1]
     assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 12)
 

@@ -84,7 +84,7 @@ def test_damaged_images_are_named_at_once_and_nothing_is_tried_again(tmp_path: P
         assert [task.wait() for task in both] == [2, 2]
     failures = [each for task in both for each in task.of(events.Failed) if each.rank is not None]
     assert {(each.kind, each.exit_code) for each in failures} == {("data", 2)}
-    assert all(f"{file} can not be decoded (" in failures[0].message for file in damaged)
+    assert all(f"{file} cannot be decoded (" in failures[0].message for file in damaged)
     for task in both:
         assert "not used: files that end in .txt (1)" in task.text
         assert "in decode" not in task.text

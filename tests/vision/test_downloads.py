@@ -273,5 +273,5 @@ def test_a_store_downloads_all_parts_of_a_data_set(
 
 
 def test_an_unknown_data_set_of_torchvision_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataSetError, match="torchvision can not download cifra10; did you mean"):
+    with pytest.raises(DataSetError, match="torchvision cannot download cifra10; did you mean"):
         from_torchvision("cifra10", tmp_path, lambda *_: None)

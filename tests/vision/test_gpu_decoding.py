@@ -69,7 +69,7 @@ def test_only_usual_jpeg_files_are_left_to_the_gpu(tmp_path: Path) -> None:
     for name in ("x.png", "turned.jpg", "cmyk.jpg"):
         assert jpeg_content(tmp_path / name) is None
     (tmp_path / "bad.jpg").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"bad\.jpg can not be read .*; replace or delete it"):
+    with pytest.raises(DataError, match=r"bad\.jpg cannot be read .*; replace or delete it"):
         jpeg_content(tmp_path / "bad.jpg")
 
 
@@ -121,7 +121,7 @@ def test_what_the_gpu_cannot_decode_is_done_by_the_cpu(pictures: ImageFiles) -> 
 def test_a_damaged_file_is_named(pictures: ImageFiles) -> None:
     file = pictures.files[2]
     file.write_bytes(file.read_bytes()[:300])
-    with pytest.raises(DataError, match=f"{file} can not be"):
+    with pytest.raises(DataError, match=f"{file} cannot be"):
         batch_of(pictures, GpuDecoder(CPU))
 
 

@@ -139,7 +139,7 @@ def newest(
         try:
             return require_state(read(path, job))
         except UnusableError as reason:
-            warn(f"passes over {path}: {reason}")
+            warn(f"skips {path}: {reason}")
     return None
 
 
@@ -161,7 +161,7 @@ def read_any(path: Path) -> Saved:
         text = read_file(path, MANIFEST, LARGEST)
         saved = Saved(text, read_file(path, STATE, check(parse(text)).size))
     except OSError as error:
-        raise UnusableError(f"it can not be read ({error!r})") from error
+        raise UnusableError(f"it cannot be read ({error!r})") from error
     verify(saved, path.name)
     return saved
 

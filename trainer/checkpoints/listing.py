@@ -55,7 +55,7 @@ class Listing:
             except FileNotFoundError:
                 continue  # A file is missing, still or already.
             except OSError as error:
-                self._known[name] = (), f"it can not be read ({error.strerror or error})"
+                self._known[name] = (), f"it cannot be read ({error.strerror or error})"
         seen = {name: found for name, (_, found) in self._known.items()}
         whole = [found for found in seen.values() if isinstance(found, Found)]
         return whole, {name: reason for name, reason in seen.items() if isinstance(reason, str)}

@@ -65,11 +65,11 @@ def parse(text: bytes) -> dict[str, Any]:
     try:
         content = json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
-        raise UnusableError("it can not be read (its manifest is nested too deeply)") from error
+        raise UnusableError("it cannot be read (its manifest is nested too deeply)") from error
     except ValueError as error:
-        raise UnusableError(f"it can not be read ({error!r})") from error
+        raise UnusableError(f"it cannot be read ({error!r})") from error
     if not isinstance(content, dict):
-        raise UnusableError(f"it can not be read (its manifest is {shown(content)})")
+        raise UnusableError(f"it cannot be read (its manifest is {shown(content)})")
     return content
 
 
@@ -89,11 +89,11 @@ def check(content: Any) -> Manifest:
             value = value.get(key) if isinstance(value, dict) else None
         if not is_valid(value):
             place = ".".join(path)
-            raise UnusableError(f"it can not be read ({place} is {shown(value)}, not {meaning})")
+            raise UnusableError(f"it cannot be read ({place} is {shown(value)}, not {meaning})")
         values.append(value)
     loss, job = content.get("validation_loss"), content["job"]
     if loss is not None and not (type(loss) is float and math.isfinite(loss)):
-        raise UnusableError(f"it can not be read (validation_loss is {shown(loss)}, not a number)")
+        raise UnusableError(f"it cannot be read (validation_loss is {shown(loss)}, not a number)")
     return replace(Manifest(*values), loss=loss, text=job.get("dataset") == TEXT)
 
 

@@ -58,9 +58,7 @@ def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
         if before and not before.lacking:
             if world.rank == 0:
                 ranks, name = ", ".join(map(str, found.lacking)), folder_name(found.saved.step)
-                say_error(
-                    f"trainer: warning: passes over {name}: no host has the part of rank {ranks}"
-                )
+                say_error(f"trainer: warning: skips {name}: no host has the part of rank {ranks}")
             found = before
     if found is None:
         return None

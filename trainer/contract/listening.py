@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def open_listener(address: str, port: int, backlog: int | None = None) -> socket.socket:
-    """Listen at an address, or everywhere if it is "". OSError: the port can not be used."""
+    """Listen at an address, or everywhere if it is "". OSError: the port cannot be used."""
     if address:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         return socket.create_server((address, port), family=family, backlog=backlog)

@@ -59,7 +59,7 @@ def gpt_can_be_divided(values: Values, _: Written) -> Iterator[Problem]:
     wish, gpt = parallel_of(values), gpt_of(values["train.options"])
     tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
     if gpt.heads % tensor:
-        what = f"{tensor} ranks can not share the model's {gpt.heads} heads evenly"
+        what = f"{tensor} ranks cannot share the model's {gpt.heads} heads evenly"
         fix = f"use a divisor: {', '.join(str(n) for n in _divisors(gpt.heads))}"
         yield Problem("parallel", "tensor", what, fix)
     if pipeline > gpt.layers:

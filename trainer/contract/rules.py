@@ -269,7 +269,7 @@ def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Proble
         yield Problem("exchange", "static_graph", "is for `mode: every_step`", "leave it out")
     elif values["train.accumulation"] > 1 or values["train.global_batch"]:
         other = "global_batch" if values["train.global_batch"] else "accumulation"
-        what = f"PyTorch can not take it together with `{other}`"
+        what = f"PyTorch cannot take it together with `{other}`"
         yield Problem("exchange", "static_graph", what, "leave one of them out")
 
 

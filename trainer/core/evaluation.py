@@ -233,7 +233,7 @@ def judge(
         return
     good = f"the last good checkpoint is {state.good}; " if state.good else ""
     fix = "look at the labels, lower train.learning_rate, or leave it to the model's recipe"
-    raise HaltError("loss", f"{what}; {good}{fix}; `on_collapse: continue` goes on")
+    raise HaltError("loss", f"{what}; {good}{fix}; to continue anyway: `on_collapse: continue`")
 
 
 def tell(run: Run, what: str) -> None:

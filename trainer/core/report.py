@@ -119,7 +119,9 @@ def tell_group(run: Run, progress: Progress) -> None:
     if run.world.rank != 0:
         return
     size, hosts = run.world.size, ", ".join(dict.fromkeys(run.world.hosts))
-    who = f"1 process on {hosts} goes on" if size == 1 else f"{size} processes on {hosts} go on"
+    who = (
+        f"1 process on {hosts} continues" if size == 1 else f"{size} processes on {hosts} continue"
+    )
     where = f"step {progress.step}, epoch {progress.epoch} + {progress.position}"
     why = f" ({run.world.why})" if run.world.why else ""
     say(f"{who} at {where}, after a pause of {run.age:.2f} s{why}")
@@ -220,7 +222,7 @@ def record_epoch(run: Run, figures: Figures) -> None:
     run.recorder.epoch(figures)
     place = figures.place
     text = run.data.text
-    alone = not run.job.parallel.used  # One rank of a divided model can not write by itself.
+    alone = not run.job.parallel.used  # One rank of a divided model cannot write by itself.
     if text and alone and not is_own(run.job.train.model) and figures.saved and run.world.rank == 0:
         train, data = run.job.train, run.data
         vocabulary = vocabulary_of(data.labels, data.tokenizer)

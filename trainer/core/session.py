@@ -239,7 +239,7 @@ class Session:
                 code = work(world, self._train)
             except GoBackError as error:
                 assert world
-                say(f"goes on from a checkpoint: {error}")
+                say(f"resumes from a checkpoint: {error}")
                 self._began, self._run, self._distrusts = self._last_step(), None, True
                 self._membership.leave(world, broken=True)
                 continue
@@ -273,7 +273,7 @@ class Session:
         folder = folder_of(os.environ)
         self._about = describe_host(self._job, world.host, self._data, folder)
         if self._job.parallel.used:
-            return  # One rank alone can not have a divided model.
+            return  # One rank alone cannot have a divided model.
         self._run = set_up(self._job, world, self._data, folder, self._started, self._weights)
         rehearse(self._run)
 

@@ -133,10 +133,10 @@ def mean_part(run: Run, found: Found) -> State:
     loaded = [parts.load_part(send_part(run, found, rank)) for rank in some]
     names = [name for name in MERGED if loaded and name in loaded[0]]
     if run.world.rank == 0:
-        had = f"had of their own ({', '.join(names)})" if names else "had of their own"
+        had = f"own parts ({', '.join(names)})" if names else "own parts"
         before = len(parts.own_of(found.saved).ranks)
-        mean = f"with the mean of what {len(some)} of {before} ranks {had}"
-        say(f"{run.world.size} ranks go on {mean}" if some else f"no host has what ranks {had}")
+        mean = f"with the mean of the {had} of {len(some)} of {before} ranks"
+        say(f"{run.world.size} ranks continue {mean}" if some else f"no host has the ranks' {had}")
     return {name: parts.mean([each[name] for each in loaded]) for name in names}
 
 
@@ -234,7 +234,7 @@ def advice(run: Run, state: State, error: OSError) -> str:
         free = shutil.disk_usage(run.checkpoints).free / 1e6
         room = f"{free:.1f} MB are free, it needs {size_of(state) / 1e6:.1f} MB"
         return f"{room}: make room there"
-    return "see to that folder"
+    return "check that folder"
 
 
 def size_of(value: Any) -> int:

@@ -118,7 +118,7 @@ def fitting(part: str) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:LONGEST]
-        fix = "name the job anew, or begin again: kit deploy --fresh"
+        fix = "give the job another name, or start again: kit deploy --fresh"
         raise JobError(f"{part} does not fit the model of this trainer: {reason}; {fix}") from None
 
 

@@ -81,7 +81,7 @@ class OwnSamples(OwnTensors):
         self.reader.expect(self.request(indices, epoch) for indices in batches)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Any, Any]:
-        """As of `Samples`; raises CodeError if a sample can not be read."""
+        """As of `Samples`; raises CodeError if a sample cannot be read."""
         inputs, targets = self.reader.take(self.request(indices, None))
         return mapped(inputs, lambda each: each.to(device)), mapped(
             targets, lambda each: each.to(device)

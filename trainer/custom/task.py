@@ -48,7 +48,9 @@ def fitting(place: str, part: str) -> Iterator[None]:
     except (RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:LONGEST]
         what = f"{place}: {part} does not fit what the functions build now: {reason}"
-        raise CodeError(f"{what}; name the job anew, or begin again: kit deploy --fresh") from None
+        raise CodeError(
+            f"{what}; give the job another name, or start again: kit deploy --fresh"
+        ) from None
 
 
 def samples_in(targets: Any) -> int:

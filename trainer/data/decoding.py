@@ -64,8 +64,8 @@ def decode(file: Path | Member, view: View, transform: Transform | None = None) 
 def _fault(file: Path | Member, error: Exception) -> DataError:
     """Return what an error means; its class depends on the format."""
     if isinstance(error, OSError) and error.errno is not None:
-        return DataError(f"{file} can not be read ({error.strerror})")
-    return DamagedError(f"{file} can not be decoded ({error})")
+        return DataError(f"{file} cannot be read ({error.strerror})")
+    return DamagedError(f"{file} cannot be decoded ({error})")
 
 
 def fault_of(file: Path | Member) -> str:

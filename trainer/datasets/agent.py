@@ -84,8 +84,8 @@ def open_socket(cache: Path) -> socket.socket:
     try:
         listener.bind(f"/proc/self/fd/{folder}/{path.name}")
     except OSError as error:
-        what = f"{path} can not be made ({error})"
-        raise DataSetError(what, "see to the rights of this folder, and to its disk") from error
+        what = f"{path} cannot be made ({error})"
+        raise DataSetError(what, "check the permissions of this folder, and its disk") from error
     finally:
         os.close(folder)
     path.chmod(0o666)

@@ -67,7 +67,7 @@ class Agent:
                 try:
                     self.engine.seed(place, await asyncio.to_thread(place.read))
                 except (DataSetError, OSError, RuntimeError) as error:
-                    say(f"data agent: can not offer {key_text(key)}: {error}")
+                    say(f"data agent: cannot offer {key_text(key)}: {error}")
 
     def _complete(self) -> list[Place]:
         return [place for place in self.cache.held() if place.complete]
@@ -189,7 +189,7 @@ class Use:
             yield {"state": "failed", "message": error.message, "fix": error.fix}
             return
         except (OSError, RuntimeError) as error:
-            fix = "see to this host's disk and to the data agent"
+            fix = "check this host's disk and the data agent"
             yield {"state": "failed", "message": str(error), "fix": fix}
             return
         paths = {fetch.place.name: str(fetch.place.data) for fetch in fetches}

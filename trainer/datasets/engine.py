@@ -162,7 +162,7 @@ class Engine:
             if reason != "no answer" and not self._session.is_listening():
                 break
         fix = "end what uses it, or give another --port"
-        raise DataSetError(f"port {port} can not be used ({reason})", fix, MISTAKE)
+        raise DataSetError(f"port {port} cannot be used ({reason})", fix, MISTAKE)
 
     def seed(self, place: Place, manifest: Manifest) -> None:
         """Offer a complete version; each piece is checked before it is sent the first time."""

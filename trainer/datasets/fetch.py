@@ -152,8 +152,8 @@ class Fetch:
                 checked = now
                 await self._make_room(self.total - status.total_done)
             if torrent.error:
-                what = f"{self._name} can not be written: {torrent.error}"
-                raise DataSetError(what, "see to the disk of the cache, and start again")
+                what = f"{self._name} cannot be written: {torrent.error}"
+                raise DataSetError(what, "check the disk of the cache, and start again")
             self._require_patience(self._missing(torrent))
             await asyncio.sleep(TICK)
         self.done, self.note = self.total, ""

@@ -82,7 +82,7 @@ def check_path(path: object) -> str:
     """Return a file's path in a data set; raises DataSetError if it is unsafe or misleading."""
     fault = "it is no text" if not isinstance(path, str) else _fault_of_path(path)
     if not isinstance(path, str) or fault:
-        what = f"the file name {shown(path)} can not be used: {fault}"
+        what = f"the file name {shown(path)} cannot be used: {fault}"
         raise DataSetError(what, "rename the file in the source", MISTAKE)
     return path
 
@@ -141,7 +141,7 @@ def read(path: Path) -> Manifest:
     try:
         return parse(json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
-        raise _broken(f"{path} can not be read ({error})") from error
+        raise _broken(f"{path} cannot be read ({error})") from error
 
 
 def check_tree(paths: Iterable[str]) -> None:
@@ -186,7 +186,7 @@ def list_files(folder: Path, left_out: list[str] | None = None) -> list[tuple[st
     """The regular files below a folder with their sizes, sorted by path.
 
     With a list `left_out`, hidden files and folders are left out, and their paths added to it.
-    Raises DataSetError for a symlink, a special file or a name that can not be used.
+    Raises DataSetError for a symlink, a special file or a name that cannot be used.
     """
     found = sorted(_files(folder, folder, left_out))
     if not sum(size for _, size in found):
@@ -234,7 +234,7 @@ def _damage(file: File, folder: Path, progress: Progress) -> str:
         if digest(folder / file.path, progress, follow=False) != file.sha256:
             return f"{file.path} has another SHA-256 than its manifest"
     except OSError as error:
-        return f"{file.path} can not be read ({error.strerror})"
+        return f"{file.path} cannot be read ({error.strerror})"
     return ""
 
 

@@ -139,7 +139,7 @@ def _get_now(url: str, key: bytes | None) -> bytes:
         if error.code != HTTPStatus.UNAUTHORIZED:
             raise
         what = f"{urlsplit(url).netloc} refuses the key of this agent"
-        raise DataSetError(what, "bring all data services up anew: they have one key") from error
+        raise DataSetError(what, "restart all data services: they share one key") from error
     if len(content) > LARGEST:
         raise ValueError(f"{url} is larger than {LARGEST} bytes")
     return content

@@ -319,7 +319,7 @@ def main(arguments: list[str]) -> int:
         return _fail(error, reporter, json=options.json)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        failed = DataSetError(f"{where}{error.strerror}", "see to it and try again", FAILURE)
+        failed = DataSetError(f"{where}{error.strerror}", "correct it and try again", FAILURE)
         return _fail(failed, reporter, json=options.json)
     return 0
 

@@ -56,7 +56,7 @@ def _load(content: bytes) -> libtorrent.add_torrent_params:
     try:
         found: libtorrent.add_torrent_params = libtorrent.load_torrent_buffer(content, LIMITS)
     except RuntimeError as error:
-        raise _broken(f"it can not be read ({error})") from error
+        raise _broken(f"it cannot be read ({error})") from error
     return found
 
 

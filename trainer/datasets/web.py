@@ -161,5 +161,5 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         return open_listener(address, port)
     except OSError as error:
-        what = f"port {port} can not be used ({error.strerror})"
+        what = f"port {port} cannot be used ({error.strerror})"
         raise DataSetError(what, "end what uses it, or give another --port", MISTAKE) from error

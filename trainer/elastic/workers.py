@@ -119,7 +119,7 @@ class Worker:
         stopped = stands_still(self.process.pid)
         if stopped != self.stopped:
             self.stopped = stopped
-            does = "was stopped by a signal" if self.stopped else "goes on"
+            does = "was stopped by a signal" if self.stopped else "runs again"
             say(f"local rank {self.local_rank} {does}")
         if self.stopped:  # It will leave its group as soon as it goes on.
             self.place = replace(self.place, left=max(self.place.generation, self.place.left))

@@ -235,7 +235,7 @@ class Decisions(Knowledge):
         if not old and self._waits_for_more(candidates, now - self._enough):
             return
         for each in missing:
-            self.say(f"goes on without {each.host}, which does not leave its {self.noun}")
+            self.say(f"continues without {each.host}, which does not leave its {self.noun}")
         order = {agent: place for place, agent in enumerate(old)}
         candidates.sort(
             key=lambda each: (order.get(each.agent, len(order)), each.spare, natural(each.host))

@@ -51,7 +51,7 @@ class Knowledge:
         for agent in [agent for agent, old in self.hosts.items() if old.host == report.host]:
             if agent != report.agent:
                 del self.hosts[agent]
-                self._lost[agent] = f"{report.host} has begun anew"
+                self._lost[agent] = f"{report.host} has restarted"
         if report.agent not in self.hosts and not report.asks:
             self.say(f"{report.host} is here")
             self.notices.learn(report.told)

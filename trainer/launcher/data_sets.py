@@ -136,7 +136,7 @@ def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
         os.set_inheritable(handle, True)
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        what = f"{mark} can not be read ({error.strerror})"
+        what = f"{mark} cannot be read ({error.strerror})"
         fix = "mount the data agent's folder into this container, and see KIT_DATA_SOCKET"
         raise LaunchError(f"{what}; {fix}", FAILURE, "data") from error
     return path

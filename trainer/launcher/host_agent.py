@@ -193,7 +193,7 @@ class HostAgent(ABC):
             self._connection = None
             if not self._unanswered:
                 self._unanswered = True
-                gone = "does not answer: hosts that train go on, others wait for it"
+                gone = "does not answer: hosts that train continue, others wait for it"
                 say(f"{self.coordinator} {gone}")
             if self._is_idle() and time.monotonic() - self._heard > self._patience:
                 what = f"nothing answered at {endpoint_text(self._endpoint)}"

@@ -108,5 +108,5 @@ def listen(address: str, port: int) -> socket.socket:
     except OSError as error:
         reason = str(error).splitlines()[0]
         advice = "end what uses it, or give the job another port: `rendezvous: {port: …}`"
-        message = f"port {port} can not be served ({reason}); {advice}"
+        message = f"port {port} cannot be served ({reason}); {advice}"
         raise LaunchError(message, FAILURE, "rendezvous") from error

@@ -209,5 +209,5 @@ def read_secrets(names: str, folder: Path) -> dict[str, str]:
     try:
         return {name: (folder / name).read_text() for name in names.split(",") if name}
     except OSError as error:
-        missing = f"the secret {error.filename} can not be read: {error.strerror}"
+        missing = f"the secret {error.filename} cannot be read: {error.strerror}"
         raise LaunchError(f"{missing}; kit deploy makes it") from error

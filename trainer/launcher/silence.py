@@ -197,7 +197,7 @@ def tell_stacks(pid: int) -> Iterator[str]:
         else:
             with suppress(OSError):
                 name = Path(f"/proc/{each}/comm").read_text().strip()
-                yield f"process {each} ({name}) tells no stack"
+                yield f"process {each} ({name}) shows no stack"
 
 
 def spied(spy: str, pid: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Exchanges that a rank waits for, and the end of these waits when a peer is lost.
 
 When a connection ends, gloo tells those who wait for a message, except for the messages that had
-arrived or were sent in part: Pair::signalException of gloo/transport/tcp/pair.cc passes over these.
+arrived or were sent in part: Pair::signalException of gloo/transport/tcp/pair.cc skips these.
 Such a wait ends only by the group's timeout, so no rank waits for gloo itself.
 """
 

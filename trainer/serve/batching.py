@@ -97,7 +97,7 @@ class Batcher:
             raise Refusal(413, f"{count} samples in one request", f"send {most} at most")
         large = count > min(self._settings.size, most // 2)
         if self._claimed or (self._reserved + count > most and not large):
-            fix = "try again in a second, or ask whoever runs this for more GPUs"
+            fix = "try again in a second, or ask the operator of this server for more GPUs"
             what = f"{self._reserved + self._claimed} samples wait already, {most} may"
             raise Refusal(429, what, fix, Retry_After="1")
         if self._reserved + count > most:
@@ -208,7 +208,7 @@ class Batcher:
             say_error(frame)
         for sample in batch:
             if not sample.future.done():
-                fix = "try again; whoever runs this finds the reason in the server's log"
+                fix = "try again; the server's log has the reason for its operator"
                 sample.future.set_exception(Refusal(500, "the model failed", fix))
 
     def close(self) -> None:

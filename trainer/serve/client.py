@@ -37,7 +37,7 @@ async def get(address: Address, path: str, most: int, token: bytes | None) -> by
         # Without figures, which would differ each time: equal warnings are printed once.
         raise SourceError(f"its answer to {path} is not complete in time") from error
     except OSError as error:
-        raise SourceError(f"it can not be reached ({error.strerror or error})") from error
+        raise SourceError(f"it cannot be reached ({error.strerror or error})") from error
     except h11.ProtocolError as error:
         raise SourceError(f"its answer is no HTTP ({shown(str(error))})") from error
     return content

@@ -134,7 +134,7 @@ class HandlerWatcher(threading.Thread):
             say_error(f"serve {settings.host}: error: {error}")
             for frame in error.frames if isinstance(error, CodeError) else ():
                 say_error(frame)
-            self._wait(Reason(f"{settings.handler} can not be loaded", str(error)))
+            self._wait(Reason(f"{settings.handler} cannot be loaded", str(error)))
             return
         name, size, when = max(found, key=lambda each: each[2])
         offer = Offer(name, 0, 0, None, settings.host, when / 1e9, "", size, None)

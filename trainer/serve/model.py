@@ -60,7 +60,7 @@ class Content:
     """The content of a checkpoint, on the CPU."""
 
     def __init__(self, saved: Saved, own: str = "") -> None:
-        """Raises UnusableError if the content can not be served; `own` is the server's model."""
+        """Raises UnusableError if the content cannot be served; `own` is the server's model."""
         manifest = saved.content
         try:
             job, serving = manifest["job"], manifest.get("serving", {})
@@ -145,7 +145,7 @@ def read_view(described: Any, usual: View) -> View:
         or view.interpolation not in FILTERS
         or 0 < view.resize < view.side
     ):
-        raise UnusableError(f"its pictures can not be prepared as {ascii(found)[:200]}")
+        raise UnusableError(f"its pictures cannot be prepared as {ascii(found)[:200]}")
     return view
 
 
@@ -154,7 +154,7 @@ def require_tokens(tokenizer: str, classes: int) -> None:
     try:
         size = Tokens(tokenizer).size
     except TokenizerError as error:
-        raise UnusableError(f"its tokens can not be read: {error}") from error
+        raise UnusableError(f"its tokens cannot be read: {error}") from error
     if size != classes:
         raise UnusableError(f"its tokenizer has {size} tokens, its model {classes}")
 
@@ -223,7 +223,7 @@ class Model:
             require_types(model, content.weights)
             model.load_state_dict(content.weights)
         except (JobError, ImportError) as error:
-            raise UnusableError(f"its model can not be built: {error}") from error
+            raise UnusableError(f"its model cannot be built: {error}") from error
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise UnusableError(f"its weights are not {content.kind.model}'s: {reason}") from error

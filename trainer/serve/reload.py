@@ -93,7 +93,7 @@ class Watcher(threading.Thread):
             try:
                 await self.look()
             except Exception as error:
-                warn(f"can not look for checkpoints ({error!r})")
+                warn(f"cannot look for checkpoints ({error!r})")
             await asyncio.sleep(self._settings.poll)
 
     def _add(self, source: Source) -> None:
@@ -188,17 +188,17 @@ class Watcher(threading.Thread):
             loop = asyncio.get_running_loop()
             models = await loop.run_in_executor(self._loader, self._load, saved)
         except UnusableError as error:
-            fault = f"passes over {offer.name} from {offer.place}: {error}"
+            fault = f"skips {offer.name} from {offer.place}: {error}"
             self._refused.add(offer)  # It is not fetched again.
         except (SourceError, OSError, MemoryError) as error:  # It may be pruned, or its host down.
             text = str(error) or "there is no memory for it"
-            fault = f"can not fetch {offer.name} from {offer.place}: {text}; tries again"
+            fault = f"cannot fetch {offer.name} from {offer.place}: {text}; tries again"
         except torch.cuda.OutOfMemoryError:
-            room = "the GPU has no room for it beside the model that is served"
-            fault = f"passes over {offer.name}: {room}; lower batch.size"
+            room = "it does not fit on the GPU beside the served model"
+            fault = f"skips {offer.name}: {room}; lower batch.size"
         except Exception as error:  # A checkpoint may hold anything.
             text = ascii(error)[:300]
-            fault = f"passes over {offer.name} from {offer.place}: it can not be used ({text})"
+            fault = f"skips {offer.name} from {offer.place}: it cannot be used ({text})"
             self._refused.add(offer)
         finally:
             del self._fetches[offer]

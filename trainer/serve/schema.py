@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from trainer.serve.config import Settings
 from trainer.serve.offers import Offer
 
-DESCRIPTION = """Answers with a checkpoint of a training. Requests that can not be served
+DESCRIPTION = """Answers with a checkpoint of a training. Requests that cannot be served
 are answered with `error`, what is wrong, and `fix`, what to do."""
 
 
@@ -38,7 +38,7 @@ class Prediction(BaseModel):
     """The likeliest classes of a sample, in order."""
 
     classes: list[Class] = []
-    answer: Any = Field(None, description="of a model of one's own, instead of classes")
+    answer: Any = Field(None, description="of a custom model, instead of classes")
     input: str | None = Field(None, description="what the model saw, a PNG as a data URL")
 
 
@@ -93,7 +93,7 @@ PROBLEMS: Any = {
 NUMBERS = {
     "type": "array",
     "items": {},
-    "description": "0 (black) to 255 (white); any numbers for a model of one's own",
+    "description": "0 (black) to 255 (white); any numbers for a custom model",
 }
 TOP = {"type": "integer", "minimum": 1, "default": 10, "description": "classes of each answer"}
 TEXT = {"type": "string"}

@@ -157,7 +157,7 @@ def listen(settings: Settings, backlog: int) -> socket.socket:
     try:
         listener = open_listener(settings.address, settings.port, backlog)
     except OSError as error:
-        reason = f"port {settings.port} can not be served ({error.strerror})"
+        reason = f"port {settings.port} cannot be served ({error.strerror})"
         advice = "end what uses it, or change the port"
         raise LaunchError(f"{reason}; {advice}", FAILURE) from error
     # Connections inherit it; asyncio sets it only on sockets that it creates. Without it, the body

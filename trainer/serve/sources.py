@@ -77,7 +77,7 @@ class OwnFolder:
         job, host = self._settings.job, self._settings.host
         found, faults = await asyncio.to_thread(self._listing.look)
         for name, reason in faults.items():
-            self._warn(f"passes over {name} from {host}: {reason}")
+            self._warn(f"skips {name} from {host}: {reason}")
         own = [each for each in found if each.manifest.job == job]
         return [offer_of(each.manifest, host, each.written, None) for each in own]
 
@@ -120,7 +120,7 @@ class Endpoint:
                 faults.append(str(error))
         if faults:
             more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
-            self._warn(f"passes over a checkpoint{more} from {place(self.address)}: {faults[0]}")
+            self._warn(f"skips a checkpoint{more} from {place(self.address)}: {faults[0]}")
         return found
 
     async def fetch(self, offer: Offer) -> Saved:

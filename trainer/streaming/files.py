@@ -122,7 +122,7 @@ class ShardFiles:
                 until = now + PATIENCE if not until or _size(draft) > before else until
                 if now > until or _refused(error):
                     what = f"{self.place}/{shard.name} cannot be fetched ({error})"
-                    raise DataError(f"{what}; see to the server and the network") from error
+                    raise DataError(f"{what}; check the server and the network") from error
                 say_error(f"trainer: warning: {self.place}: {error}; tries again")
                 time.sleep(PAUSE)
             else:

@@ -53,7 +53,7 @@ def download(train: Train, root: Path) -> None:
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:500] or repr(error)
         raise DownloadError(
-            f"{host}: the download to {root} has failed: {reason}; see to the network and "
+            f"{host}: the download to {root} has failed: {reason}; check the network and "
             "the disk, or put the files there by hand and leave out `download`"
         ) from error
 
@@ -138,7 +138,7 @@ def download_any(name: str, folder: Path) -> None:
         known = [
             each for each in classes if "download" in inspect.signature(classes[each]).parameters
         ]
-        raise LookupError(f"torchvision can not download {name}", nearest(name, known))
+        raise LookupError(f"torchvision cannot download {name}", nearest(name, known))
     parts: list[dict[str, object]] = [{}]
     if "train" in wanted:
         parts = [{"train": True}, {"train": False}]

@@ -234,7 +234,7 @@ class Folder:
                 whole = hashlib.sha256(state).hexdigest() == found.sha256
                 if whole and found.job == self._job.name and re.fullmatch(NAME, folder.name):
                     return content
-            say_error(f"trainer: warning: passes over {folder}: it can not be read")
+            say_error(f"trainer: warning: skips {folder}: it cannot be read")
         return None
 
     def save(self, state: State, world_size: int) -> str:
@@ -360,8 +360,8 @@ class Training:
         steps, where = self._steps(world, state), f"epoch {state.epoch} + {state.position}"
         job, pause = self._job.train, time.monotonic() - self._last_step
         if goes_on:
-            who = f"1 process on {world.hosts} goes on"
-            who = who if size == 1 else f"{size} processes on {world.hosts} go on"
+            who = f"1 process on {world.hosts} continues"
+            who = who if size == 1 else f"{size} processes on {world.hosts} continue"
             told = f"{who} at step {state.step}, {where}, after a pause of {pause:.2f} s"
             event: events.Event = events.Regrouped(
                 epoch=state.epoch,

@@ -60,7 +60,7 @@ def unpack(path: Path, name: str, folder: Path, report: Report) -> None:
         what = f"{name} has {shown(member)} twice, or as a file and a folder"
         raise DataSetError(what, "make the archive again", MISTAKE) from error
     except (RuntimeError, NotImplementedError) as error:  # Encryption, methods of compression.
-        what = f"{name} can not be unpacked ({error})"
+        what = f"{name} cannot be unpacked ({error})"
         raise DataSetError(what, "pack it without that", MISTAKE) from error
     except (*DAMAGE, OSError) as error:
         raise _damaged(name, error) from error
@@ -81,7 +81,7 @@ def _damaged(name: str, error: Exception) -> Exception:
     """Return the error to raise; that of a disk stays as it is."""
     if isinstance(error, OSError) and error.errno is not None:
         return error
-    what = f"{name} can not be unpacked ({error})"
+    what = f"{name} cannot be unpacked ({error})"
     return DamagedError(what, "get the archive again")
 
 

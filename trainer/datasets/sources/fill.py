@@ -64,7 +64,7 @@ def from_torchvision(name: str, folder: Path, report: Report) -> None:
     try:
         downloads = importlib.import_module("trainer.vision.downloads")
     except Exception as error:  # Of a torchvision that is missing or does not match torch.
-        what = f"torchvision can not be imported ({error})"
+        what = f"torchvision cannot be imported ({error})"
         raise DataSetError(what, "use the trainer's image") from error
     try:
         downloads.download_any(name, folder)
@@ -72,7 +72,7 @@ def from_torchvision(name: str, folder: Path, report: Report) -> None:
         raise DataSetError(str(error.args[0]), str(error.args[1]), MISTAKE) from error
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:500] or repr(error)
-        fix = "see to the network and the disk, and try again"
+        fix = "check the network and the disk, and try again"
         raise DataSetError(f"the download of {name} has failed: {reason}", fix) from error
     drop_archives(folder)
 

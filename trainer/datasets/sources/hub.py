@@ -168,4 +168,4 @@ def _refused(url: str, repository: str, error: Exception) -> DataSetError:
         return DataSetError(f"{url}: access was refused ({line})", TOKEN, MISTAKE)
     if "HFValidationError" in names:
         return DataSetError(f"{url}: {line}", "write hf://OWNER/NAME", MISTAKE)
-    return DataSetError(f"{url}: {line}", "see to the network, and try again: it goes on", FAILURE)
+    return DataSetError(f"{url}: {line}", "check the network, and try again: it continues", FAILURE)

@@ -68,7 +68,7 @@ def receive(path: Path, offset: int, blocks: Iterable[bytes]) -> int:
     """Append blocks to an upload; return its bytes. Raises DataSetError if it ends elsewhere."""
     if offset != (there := find_offset(path)):
         what = f"{path.name} has {there} bytes, not {offset}"
-        raise DataSetError(what, f"go on with --offset {there}", MISTAKE)
+        raise DataSetError(what, f"continue with --offset {there}", MISTAKE)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as target:
         for block in blocks:

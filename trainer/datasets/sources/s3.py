@@ -87,7 +87,7 @@ def from_s3(url: str, folder: Path, kept: Path, report: Report) -> str:
     ) as error:
         raise DataSetError(f"{url}: {_line(error)}", KEYS, MISTAKE) from error
     except (errors.BotoCoreError, errors.HTTPClientError, ValueError) as error:
-        fix = "see to the network and to AWS_ENDPOINT_URL, and try again: it goes on where it ended"
+        fix = "check the network and AWS_ENDPOINT_URL, and try again: it continues where it ended"
         raise DataSetError(f"{url}: {_line(error)}", fix) from error
     _place(objects, prefix, kept, folder, report)
     return url

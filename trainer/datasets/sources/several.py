@@ -75,7 +75,7 @@ def fetch_all(
 
 
 def check_names(source: str, names: list[str]) -> None:
-    """Raise DataSetError if a file's name can not be used, or clashes with another."""
+    """Raise DataSetError if a file's name cannot be used, or clashes with another."""
     for name in names:
         check_path(name)
     try:

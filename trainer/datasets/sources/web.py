@@ -138,7 +138,7 @@ def download(url: str, content: Path, report: Report) -> Answer:
         grown, most = _size(content) > most, max(most, _size(content))
         tries = 0 if grown else tries + 1
         if tries >= TRIES:
-            fix = "try again: the download goes on where it ended"
+            fix = "try again: the download continues where it ended"
             raise DataSetError(f"{public(url)}: {reason}", fix)
         time.sleep(pause or min(tries, 3))
 

@@ -95,7 +95,7 @@ class Keeper:
                 take = partial(self._files.take, self._versions.draft, ended=ended)
                 taken = await asyncio.to_thread(take)
             except OSError as error:
-                text = f"the files can not be kept in {self._versions.folder}: {error.strerror}"
+                text = f"the files cannot be kept in {self._versions.folder}: {error.strerror}"
                 if self._warned != text:
                     tell(f"warning: {text}")
                     emit("failed", kind="disk", message=text, rank=None, exit_code=None)
@@ -331,7 +331,7 @@ class Keeper:
             changed = await asyncio.to_thread(self._files.put, version, self._versions)
         except OSError as error:
             what = f"{error.filename}: {error.strerror}"
-            raise KeeperError(f"version {version.name} can not be put in place: {what}") from error
+            raise KeeperError(f"version {version.name} cannot be put in place: {what}") from error
         tell(f"{'puts' if changed else 'has'} {version.shown()} in place")
 
 

@@ -165,7 +165,7 @@ function show(found) {
   lead(found);
   if (!found.ready) {
     state("", "Not ready yet");
-    wait("Waiting for a checkpoint", `${capital(found.reason)}. This page goes on by itself.`);
+    wait("Waiting for a checkpoint", `${capital(found.reason)}. This page then continues by itself.`);
     return;
   }
   model = found;

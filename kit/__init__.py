@@ -1,3 +1,3 @@
 """Multi-node GPU training on plain Docker: one inventory, plain Compose and Swarm files."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -18,7 +18,7 @@ RUNS = 5
 SIZES = (1_000, 4_000)
 GPUS = 8
 JOB = """\
-image: registry.lab:5000/trainer:0.1.0
+image: registry.lab:5000/trainer:0.2.0
 train: {dataset: cifar10, model: resnet18, epochs: 90, batch_size: 32}
 """
 LOOP = """\

@@ -63,7 +63,7 @@ def test_a_host_with_ipv6_alone_becomes_a_project_that_renders(
     text = (tmp_path / "pool/inventory.yaml").read_text()
     assert 'registry: {address: "[fd00::1]:5000", host: node1}' in text
     assert (
-        'image: "[fd00::1]:5000/trainer:0.1.0"' in (tmp_path / "pool/jobs/digits.yaml").read_text()
+        'image: "[fd00::1]:5000/trainer:0.2.0"' in (tmp_path / "pool/jobs/digits.yaml").read_text()
     )
     assert "it has no IPv4 address" in result.out
     assert kit(tmp_path / "pool", "render", "--check").status == 0

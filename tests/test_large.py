@@ -37,7 +37,7 @@ monitoring: {}
 registry: {address: gpu0000:5000}
 data: {}
 """
-SERVER = "image: registry.lab:5000/trainer:0.1.0\njob: resnet\n"
+SERVER = "image: registry.lab:5000/trainer:0.2.0\njob: resnet\n"
 
 
 def counted(work: Callable[[], object]) -> int:

@@ -33,7 +33,7 @@ RIGHT = [
     (addresses.login, "me@fe80::1%eth0", "me@[fe80::1%eth0]"),
     (addresses.registry, "[fd00::1]:5000", "[fd00::1]:5000"),
     (addresses.registry, "[fd00::1]", "[fd00::1]"),
-    (addresses.image, "[fd00::1]:5000/trainer:0.1.0", "[fd00::1]:5000/trainer:0.1.0"),
+    (addresses.image, "[fd00::1]:5000/trainer:0.2.0", "[fd00::1]:5000/trainer:0.2.0"),
     (addresses.alertmanager, "[fd00::1]:9093", "[fd00::1]:9093"),
     (addresses.nfs_export, "[fd00::1]:/export/data", "[fd00::1]:/export/data"),
     (addresses.address, "FD00::0:1", "fd00::1"),

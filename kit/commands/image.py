@@ -189,7 +189,7 @@ def _trainers(project: Project) -> tuple[str, ...]:
     They are the images of the jobs with `train:` and of the servers.
     """
     registry = project.inventory.registry
-    fix = "name the image, as in: kit image build registry.lab:5000/trainer:0.1.0"
+    fix = "name the image, as in: kit image build registry.lab:5000/trainer:0.2.0"
     if registry is None:
         raise InputError(
             f"{project.inventory.file} names no registry",

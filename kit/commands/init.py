@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from kit import addresses, tree, values
+from kit import __version__, addresses, tree, values
 from kit.addresses import endpoint, registry_host
 from kit.commands.discover import show_hosts
 from kit.commands.schema import SECTIONS, schema_text
@@ -29,7 +29,9 @@ from kit.values import WrongValueError, count
 
 STARTER = BUILT_IN / "init"
 INVENTORY, JOB = "inventory.yaml", "jobs/digits.yaml"
-IMAGE = "registry.example.com/trainer:0.1.0"
+TAGGED = f"trainer:{__version__}"
+"""The trainer's image of this version."""
+IMAGE = f"registry.example.com/{TAGGED}"
 """The image in the starter's job."""
 REGISTRY_PORT = 5000
 """The port of the registry that kit serves on the first host."""
@@ -127,7 +129,7 @@ def _described(folder: Path, hosts: list[DiscoveredHost], image: str | None) -> 
         registry = f"registry: {{address: {json.dumps(own)}}}\n" if own else ""
     else:
         address = endpoint(hosts[0].address, REGISTRY_PORT)
-        image = f"{address}/trainer:0.1.0"
+        image = f"{address}/{TAGGED}"
         registry = (
             "# kit serves it, without a certificate: every daemon.json lists it.\n"
             f'registry: {{address: "{address}", host: {scalar(hosts[0].name)}}}\n'

@@ -86,7 +86,7 @@ WORK: Rows = (
         "priority priority_class_name queue_name qos nice account",
     ),
     ({"idle": "30m"}, "idle_timeout idle_minutes_to_autostop autostop max_idle_time"),
-    ({"image": "registry.lab:5000/trainer:0.1.0"}, "build container container_image docker_image"),
+    ({"image": "registry.lab:5000/trainer:0.2.0"}, "build container container_image docker_image"),
     ({"port": 8000}, "ports expose container_port target_port published_port"),
     ({"health": "/health"}, "healthcheck health_check liveness_probe readiness_probe"),
     (

@@ -4,7 +4,7 @@
 .PHONY: help demo test test-lab test-kubernetes test-long test-versions test-times update setup plan render check deploy status logs stop \
     examples dashboards docs pictures lint audit bench bench-render bench-defaults gpu lab lab-down chaos clean
 
-# Where it is set, each of some thousand processes would compile all modules anew.
+# If it is set, each of some thousand processes compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -22,7 +22,7 @@ TRAINER := '.[data,digits,folder,notify,serve,text]'
 PYTEST = $(BIN)/pytest --dist loadscope --no-loadscope-reorder --numprocesses
 # Prints the processor time of all that a command starts, beside its budget in minutes.
 BUDGET = $(BIN)/python -m tests.budget --name $@ --minutes
-# Of the fault suite: the seed of its order and times, and the faults; empty: all of them.
+# The fault suite: the seed of its order and times, and its faults; empty: all of them.
 SEED ?= 1
 FAULTS ?=
 # Additional arguments of a command, for example: make deploy ARGS="digits --detach"
@@ -108,10 +108,11 @@ pictures: setup .venv/.dev ## record the documentation's pictures from real runs
 	@$(BIN)/python -m docs.generate.recordings
 	@$(BIN)/python -m docs.generate.reports
 
-lint: setup .venv/.dev ## check format, style, types, and the rendered files
+lint: setup .venv/.dev ## check format, style, types, prose, and the rendered files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/pytest --quiet tests/test_prose.py
 	.ci/lint-rendered
 
 audit: setup .venv/.dev ## compare the installed packages with PyPI's advisories

@@ -26,7 +26,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         '7: hosts.pc1.lend: is never lent; write `weekdays:` or `weekends:`, or leave `lend:` out',
     ]),
     ('lent at no time', '    roles: [manager]', '    roles: [manager]\n    lend: {weekdays: 19-8, weekends: "08:00-08:00"}', [
-        '7: hosts.pc1.lend.weekdays: \'19-8\' are no hours; write for example "19:00-08:00", in quotes, or all',
+        '7: hosts.pc1.lend.weekdays: \'19-8\' are not hours; write for example "19:00-08:00", in quotes, or all',
         '7: hosts.pc1.lend.weekends: 08:00-08:00 begins when it ends; write for example "19:00-08:00", in quotes, or all',
     ]),
     ('heartbeat without a unit', 'cluster: lab', 'cluster: lab\nswarm: {heartbeat: 2}', [
@@ -413,16 +413,16 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         '11: hosts.pc2.gpus: 65 is out of range; write a number of at most 64',
     ]),
     ('GPUs are a word', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: two\n', [
-        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+        '11: hosts.pc2.gpus: this is not a list of GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
     ]),
     ('GPUs are half', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: 1.5\n', [
-        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+        '11: hosts.pc2.gpus: this is not a list of GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
     ]),
     ('GPUs are null', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus:\n', [
-        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+        '11: hosts.pc2.gpus: this is not a list of GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
     ]),
     ('GPUs are a boolean', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: true\n', [
-        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+        '11: hosts.pc2.gpus: this is not a list of GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
     ]),
 ]
 # Whole inventories.
@@ -1082,10 +1082,10 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: exchange: \'diloco\' is not a mapping; write for example `exchange: {"mode": "diloco", "every_steps": 128, "compression": "fp16"}`',
     ]),
     ('notify: https://hooks.lab/kit', [
-        '7: notify: is no list of receivers; write for example `notify: [{url: https://hooks.example.com/kit}]`',
+        '7: notify: is not a list of receivers; write for example `notify: [{url: https://hooks.example.com/kit}]`',
     ]),
     ('notify: [tgram://token/chat]', [
-        '7: notify[0]: is no receiver; write for example `notify: [{url: https://hooks.example.com/kit}]`',
+        '7: notify[0]: is not a receiver; write for example `notify: [{url: https://hooks.example.com/kit}]`',
     ]),
     ('notify: [{url: hooks.lab/kit}]', [
         '7: notify[0].url: is no http:// or https:// URL; write for example https://hooks.example.com/kit',
@@ -1132,7 +1132,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
         '2: setup: is a list of lines; write `setup: ["pip install tqdm"]`',
     ]),
     ('setup: [""]\ncommand: [train.py]', [
-        '2: setup[0]: is no command; leave it out',
+        '2: setup[0]: is not a command; leave it out',
     ]),
     ('setup: [pip install tqdm]\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
         '2: setup: is for `command`: containers of `train` are read-only; build an image that has it',

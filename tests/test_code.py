@@ -218,7 +218,7 @@ def test_other_jobs_need_no_folder(project: Project) -> None:
         ("command: [a.py]\ncode: [a]", "3: code: is not a folder; write `code: .`"),
         (
             "command: [a.py]\ncode: {folder: ., include: [/etc/passwd]}",
-            "3: code.include[0]: '/etc/passwd' is no path in the folder; write for example",
+            "3: code.include[0]: '/etc/passwd' is not a path in the folder; write for example",
         ),
         (
             "command: [a.py]\ncode: {folder: ., include: [nothing]}",

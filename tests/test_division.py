@@ -89,8 +89,8 @@ def test_a_job_that_is_not_divided_keeps_its_version(project: Project) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("parallel: {shard: 3}", "parallel.shard: a replica of the model takes 3 ranks, of which 8 "
-         "are no multiple"),
+        ("parallel: {shard: 3}", "parallel.shard: a replica of the model takes 3 ranks; 8 is not "
+         "a multiple of it"),
         ("parallel: {shard: 2, data: 2}", "parallel.data: 2 replicas of 2 ranks are 4, not 8; "
          "write `data: 4`"),
         ("parallel: {tensor: 3}", "parallel.tensor: 3 ranks cannot share the model's 32 heads "
@@ -102,7 +102,7 @@ def test_a_job_that_is_not_divided_keeps_its_version(project: Project) -> None:
         ("parallel: {shard: 8}\nexchange: {mode: diloco}", "exchange.mode: needs the whole model "
          "on each rank, unlike `parallel:`"),
         ("parallel: {pipeline: 8}\nhosts: {names: [a1]}", "parallel.pipeline: a replica "
-         "of the model takes 8 ranks, of which 4 are no multiple"),
+         "of the model takes 8 ranks; 4 is not a multiple of it"),
     ],
 )  # fmt: skip
 def test_grids_that_can_not_be_are_refused(more: str, message: str, project: Project) -> None:

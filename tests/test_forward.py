@@ -146,7 +146,7 @@ def test_the_port_here_and_there(text: str | None, ports: tuple[int, int]) -> No
 
 @pytest.mark.parametrize("text", ["a:b", "70000", "0", "1:2:3", ":"])
 def test_no_ports(text: str) -> None:
-    with pytest.raises(InputError, match=f"{text} is no port"):
+    with pytest.raises(InputError, match=f"{text} is not a port"):
         command.ports(text, None)
 
 

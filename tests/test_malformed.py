@@ -352,7 +352,7 @@ def test_a_pipe_or_a_device_is_no_input(
     result = kit_process(project.folder, *arguments)
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"kit: {name}: ")
-    assert "a pipe or a device" in result.err or "this is no file" in result.err
+    assert "a pipe or a device" in result.err or "this is not a file" in result.err
 
 
 @pytest.mark.parametrize("folder", ["jobs", "serve", "mine/hosts", "compose/lab/hosts"])

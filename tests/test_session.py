@@ -190,7 +190,7 @@ def there(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[[There]
     ("target", "name", "said"),
     [
         (There(state("digits", session=False)), "digits", "`kit stop digits` ends it"),
-        (There(state("serve-a", kind=Kind.SERVER, session=False)), "serve-a", "is no session"),
+        (There(state("serve-a", kind=Kind.SERVER, session=False)), "serve-a", "is not a session"),
         (There(), "bob", "session bob is not deployed"),
         (There(state("anna"), by="ben@pc9"), "anna", "ben@pc9 has started session anna on"),
     ],

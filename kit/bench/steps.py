@@ -157,7 +157,7 @@ def from_run(job: JobPlan, lines: Iterable[LogLine]) -> StepTime:
     """
     models = {gpu.model or gpu.title for each in job.placements for gpu in each.gpus}
     if len(models) > 1:
-        what = f"job {job.name} runs on {', '.join(sorted(models))}: a step of it is no one's"
+        what = f"job {job.name} runs on {', '.join(sorted(models))}: their steps differ"
         raise InputError(what, f"measure each: kit bench step {job.name}")
     batch = round((job.batch.total or 0) / job.world_size)
     epochs = [_epoch_seconds(event, batch) for event in _epochs(lines)]

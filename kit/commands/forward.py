@@ -96,5 +96,5 @@ def ports(text: str | None, default: int | None) -> tuple[int, int]:
     there = int(match[2]) if match and match[2] else default
     here = int(match[1]) if match and match[1] else there
     if here is None or there is None or not (0 < here < 65536 and 0 < there < 65536):
-        raise InputError(f"{text} is no port", "write for example 6006, or 8006:6006")
+        raise InputError(f"{text} is not a port", "write for example 6006, or 8006:6006")
     return here, there

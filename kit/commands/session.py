@@ -153,7 +153,7 @@ def _require_session(paths: Paths, name: str, statuses: Iterable[JobStatus]) -> 
     known = {each.job: each for each in statuses}
     sessions = sessions_of(paths, known.values())
     if name in known and name not in sessions:
-        raise InputError(f"{name} is no session", f"`kit stop {name}` ends it")
+        raise InputError(f"{name} is not a session", f"`kit stop {name}` ends it")
     if name not in known:
         fix = nearest(name, sessions) if sessions else "see `kit session list`"
         raise InputError(f"session {name} is not deployed", fix)

@@ -40,7 +40,7 @@ def command(paths: Paths, engine: str | None, by: str, month: str | None, *, as_
     """
     wanted = month or f"{datetime.now(UTC):%Y-%m}"
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", wanted):
-        raise InputError(f"--month: {wanted} is no month", "write for example --month 2026-11")
+        raise InputError(f"--month: {wanted} is not a month", "write for example --month 2026-11")
     months = queue_of(target_of(paths, engine)).spent().months
     rows = list(_rows(months.get(wanted, {}), by))
     if as_json:

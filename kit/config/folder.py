@@ -18,7 +18,7 @@ from kit.jobs import Package
 def _inside(name: str) -> str:
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or str(path) == ".":
-        raise wrong(f"{name!r} is no path in the folder", "write for example `[.env]`")
+        raise wrong(f"{name!r} is not a path in the folder", "write for example `[.env]`")
     return name
 
 

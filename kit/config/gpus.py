@@ -63,7 +63,7 @@ Gpus = Annotated[
     | Annotated[list[GpuSection], Tag("<list>")],
     tagged(
         _count_or_list,
-        "these are no GPUs",
+        "this is not a list of GPUs",
         "write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`",
     ),
     Field(

@@ -188,7 +188,7 @@ class JobSection(Section):
     def _not_empty(cls, setup: list[str]) -> list[str]:
         for index, line in enumerate(setup):
             if not line.strip() or "\0" in line:
-                raise wrong("is no command", "leave it out", index)
+                raise wrong("is not a command", "leave it out", index)
         return setup
 
     @field_validator("command")

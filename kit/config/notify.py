@@ -96,10 +96,10 @@ class NotifySection(Section):
 def _unshown(receivers: object) -> object:
     """Refuse what is no list of mappings: pydantic's own message would show a secret URL."""
     if not isinstance(receivers, list):
-        raise wrong("is no list of receivers", EXAMPLE)
+        raise wrong("is not a list of receivers", EXAMPLE)
     for index, each in enumerate(receivers):
         if not isinstance(each, dict | NotifySection):
-            raise wrong("is no receiver", EXAMPLE, index)
+            raise wrong("is not a receiver", EXAMPLE, index)
     return receivers
 
 

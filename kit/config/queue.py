@@ -38,12 +38,12 @@ def _hours(value: object) -> str:
         return DAY_AND_NIGHT
     match = isinstance(value, str) and re.fullmatch(r"(\d{2}:\d{2})\s*-\s*(\d{2}:\d{2})", value)
     if not match:
-        raise WrongValueError(f"{value!r} are no hours", fix)
+        raise WrongValueError(f"{value!r} are not hours", fix)
     begin, end = match[1], match[2]
     for clock in (begin, end):
         hour, minute = map(int, clock.split(":"))
         if hour > 23 or minute > 59:
-            raise WrongValueError(f"{clock} is no time of a day", fix)
+            raise WrongValueError(f"{clock} is not a time of the day", fix)
     if begin == end:
         raise WrongValueError(f"{value} begins when it ends", fix)
     return f"{begin}-{end}"
@@ -120,7 +120,7 @@ class RangeSection(Section):
     def _of_the_queue(cls, value: object) -> object:
         if isinstance(value, (str, int)):
             fix = "leave it out for all GPUs of the hosts, or write `hosts: {gpus_per_host: 1}`"
-            raise wrong(f"{shown(value)} is no range of a job with `queue`", fix)
+            raise wrong(f"{shown(value)} is not a range of a job with `queue`", fix)
         return value
 
     min: int = Field(1, ge=1)

@@ -48,7 +48,7 @@ def _faults_of_grid(job: Job, placements: Sequence[Placement]) -> list[Fault]:
         fix = f"write `data: {ranks // cell}`" if ranks % cell == 0 else "leave it out"
         return [Fault(job.name, ("parallel", "data"), what, fix)]
     if ranks % cell:
-        what = f"a replica of the model takes {cell} ranks, of which {ranks} are no multiple"
+        what = f"a replica of the model takes {cell} ranks; {ranks} is not a multiple of it"
         name = next(name for name in ("shard", "tensor", "pipeline") if getattr(parallel, name))
         fix = f"change `shard`, `tensor`, `pipeline`, or hosts: their product must divide {ranks}"
         return [Fault(job.name, ("parallel", name), what, fix)]

@@ -148,7 +148,7 @@ def _check_override(folder: Path) -> None:
             if name not in known:
                 raise InputError(f"{path}: kit has no template {name}", nearest(name, known))
             if not path.is_file():
-                raise InputError(f"{path}: this is no file", "write the template there")
+                raise InputError(f"{path}: this is not a file", "write the template there")
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
 

@@ -318,7 +318,7 @@ def _record(folder: HostFolder, name: str, note: Mapping[str, Any]) -> Record:
     try:
         return record_of(note)
     except TypeError:
-        what = f"queue/{name}.json of {folder.path} on {folder.host.name} is no record of a job"
+        what = f"queue/{name}.json of {folder.path} on {folder.host.name} is not a record of a job"
         raise KitError(what, "remove that file, and hand the job in again") from None
 
 

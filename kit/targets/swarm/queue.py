@@ -211,7 +211,7 @@ def _record(config: Mapping[str, Any]) -> Record:
         return record_of(json.loads(config["Spec"]["Labels"][STATE]))
     except (ValueError, TypeError, LookupError):
         name = config["Spec"]["Name"]
-        what = f"the config {name} of the Swarm is no record of a job of the queue"
+        what = f"the config {name} of the Swarm is not a record of a job of the queue"
         raise KitError(what, f"remove it: docker config rm {name}") from None
 
 

@@ -229,7 +229,7 @@ def ending(cluster: Cluster, stack: str) -> str:
     if not services:
         return "it still ends, try again in a moment"
     if not stack:
-        return "it is no stack, see `docker service ls`"
+        return "it is not a stack, see `docker service ls`"
     name = services[0].owner
     return f"end it with `kit stop {name}`" if name else f"end it with `docker stack rm {stack}`"
 

@@ -105,6 +105,7 @@ docs: .venv/.docs ## build the documentation as a site, into site/
 
 pictures: setup .venv/.dev ## record the documentation's pictures from real runs
 	@$(BIN)/python -m docs.generate.recordings
+	@$(BIN)/python -m docs.generate.story
 	@$(BIN)/python -m docs.generate.reports
 
 lint: setup .venv/.dev ## check format, style, types, and the rendered files

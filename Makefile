@@ -106,6 +106,7 @@ docs: .venv/.docs ## build the documentation as a site, into site/, and test its
 
 pictures: setup .venv/.dev ## record the documentation's pictures from real runs
 	@$(BIN)/python -m docs.generate.recordings
+	@$(BIN)/python -m docs.generate.story
 	@$(BIN)/python -m docs.generate.reports
 
 lint: setup .venv/.dev ## check format, style, types, prose, and the rendered files

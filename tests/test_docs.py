@@ -13,7 +13,7 @@ import click
 import pytest
 import yaml
 
-from docs.generate import recordings
+from docs.generate import recordings, story
 from docs.generate.pages import DECISIONS, pages
 from kit.cli import COMMANDS, cli
 from tests.pages import DOCS, PAGES, anchors, blocks, first_cells, links, page
@@ -51,6 +51,13 @@ def test_pages_of_the_site_stay_inside_it() -> None:
 def test_generated_pages_are_true() -> None:
     for path, text in pages().items():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path}: run `make examples`"
+
+
+def test_the_animated_story_shows_its_commands() -> None:
+    shown = recordings.description(story.FILE)
+    prompts = [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
+    assert prompts == [command for command, _ in story.STORY]
+    assert story.FILE.stat().st_size < 1e6
 
 
 @pytest.mark.parametrize("name", ["plan", "split-command"])

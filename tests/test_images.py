@@ -7,6 +7,7 @@ import json
 import os
 import re
 import string
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 
 from kit import images, registry
 from kit.builders import builder_name, nodes_of
@@ -27,7 +29,7 @@ from kit.model import Host, Locked
 from kit.paths import launcher_path
 from kit.targets.swarm.platform import NETWORK_IMAGE as NETWORK
 from tests.conftest import Docker
-from tests.sandbox import COMMAND, INVENTORY, JOB, Project
+from tests.sandbox import COMMAND, INVENTORY, JOB, ROOT, Project
 from trainer import sbom
 
 TRAINER = "registry.lab:5000/trainer:1.4"
@@ -565,7 +567,9 @@ def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
         copies = [path for path in (folder / "trainer").rglob("*") if path.is_file()]
         files = {path.relative_to(folder / "trainer") for path in copies}
         page = {path.relative_to(trainer) for path in trainer.glob("serve/page/*")}
-        assert files == {path.relative_to(trainer) for path in trainer.rglob("*.py")} | page
+        packages = {Path("packages.in"), Path("packages.txt")}
+        code = {path.relative_to(trainer) for path in trainer.rglob("*.py")}
+        assert files == code | page | packages
         assert Path("serve/page/index.html") in page
         assert (folder / "Dockerfile").read_text() == (trainer / "Dockerfile").read_text()
         assert (folder / "trainer/launch.py").read_bytes() == launcher_path().read_bytes()
@@ -573,6 +577,22 @@ def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
         assert {path.stat().st_mtime for path in (folder / "trainer").rglob("*")} == {0}
         assert {path.stat().st_mode & 0o777 for path in copies} == {0o644}
     assert not folder.exists()
+
+
+def test_the_images_packages_are_the_trainers_and_locked() -> None:
+    trainer = launcher_path().parent
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {each for name in set(extras) - {"trainer"} for each in extras[name]}
+    assert set((trainer / "packages.in").read_text().splitlines()) == wanted
+    locked: dict[str, set[str]] = {}
+    for line in (trainer / "packages.txt").read_text().splitlines():
+        if found := re.match(r"([a-z0-9-]+)==([^ ;]+)", line):
+            locked.setdefault(found[1], set()).add(found[2])
+    assert not {"torch", "torchvision"} & set(locked), "they are the base image's"
+    for each in map(Requirement, wanted):
+        versions = locked[each.name.replace(".", "-")]
+        assert all(each.specifier.contains(version) for version in versions), each
 
 
 def test_the_packages_of_an_image_are_listed(tmp_path: Path) -> None:

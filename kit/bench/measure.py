@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from kit.bench.rounds import group_sizes, rounds
 from kit.errors import KitError
-from kit.hosts.programs import Program, RefusedError
+from kit.hosts.programs import Program, RefusedError, aborted
 from kit.measurements import GpuRates, HostRates, Link, Measurements, Reduction
 from kit.model import Host
 from kit.values import Say, count
@@ -59,7 +59,7 @@ def measure(
     `agents` are the programs on the hosts, which run. `ports` are the interfaces of hosts that have
     several for the training.
     """
-    with ThreadPoolExecutor(max(len(hosts), 1)) as pool, _aborted(agents.values()):
+    with ThreadPoolExecutor(max(len(hosts), 1)) as pool, aborted(agents.values()):
         return _Bench(hosts, agents, pool, say, ports or {}).run()
 
 
@@ -74,19 +74,8 @@ def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, 
             return error
         return agent
 
-    with ThreadPoolExecutor(max(len(agents), 1)) as pool, _aborted(agents):
+    with ThreadPoolExecutor(max(len(agents), 1)) as pool, aborted(agents):
         return dict(zip(commands, pool.map(begin, agents), strict=True))
-
-
-@contextmanager
-def _aborted(agents: Iterable[Program]) -> Iterator[None]:
-    """Abort the programs after Ctrl-C: the threads that wait for them would go on."""
-    try:
-        yield
-    except BaseException:
-        for agent in agents:
-            agent.abort()
-        raise
 
 
 class _Bench:

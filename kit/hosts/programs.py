@@ -186,6 +186,17 @@ class Program:
             self._input.close()
 
 
+@contextmanager
+def aborted(programs: Iterable[Program]) -> Iterator[None]:
+    """Abort the programs after Ctrl-C: the threads that wait for them would go on."""
+    try:
+        yield
+    except BaseException:
+        for program in programs:
+            program.abort()
+        raise
+
+
 def _reason(stderr: str) -> str:
     """Return Docker's error without its hints, or else the last line."""
     stderr = stderr.rpartition("stderr=")[2]  # docker's own text is before that of its ssh.

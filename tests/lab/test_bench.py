@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
+from tests.lab.host import Engine
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
 from tests.sandbox import Project
@@ -87,3 +91,52 @@ def test_nothing_is_left_by_an_interrupted_measurement(operator: Operator, lab: 
     printed, _ = process.communicate(timeout=240)
     assert (process.returncode, "Traceback" in printed) == (130, False), printed
     wait_for(lambda: not containers(), "the end of the containers")
+
+
+@contextlib.contextmanager
+def second_network(lab: Lab, *nodes: str) -> Iterator[dict[str, str]]:
+    """Connect nodes by a network of their own; the name of the interface on each."""
+    engine, name = Engine(lab.settings), f"{lab.settings.bridge}-two"
+    addresses = ("--subnet", lab.settings.network.replace("10.78.", "10.79.") + ".0/24")
+    engine.docker("network", "create", "--internal", *addresses, name)
+    own = [lab.settings.container(node) for node in nodes]
+    try:
+        for each in own:
+            engine.docker("network", "connect", name, each)
+        found = [json.loads(lab.ssh(node, "ip -json -4 address").stdout) for node in nodes]
+        yield {node: links[-1]["ifname"] for node, links in zip(nodes, found, strict=True)}
+    finally:
+        for each in own:
+            engine.docker("network", "disconnect", "--force", name, each, check=False)
+        engine.docker("network", "rm", name)
+
+
+@pytest.mark.long
+def test_two_ports_are_measured_together_and_one_that_is_dead_is_named(
+    operator: Operator, lab: Lab
+) -> None:
+    with second_network(lab, "n2", "n3") as second:
+        inventory = operator.project.folder / "inventory.yaml"
+        text = inventory.read_text()
+        for node, port in second.items():
+            text = text.replace(
+                f"ssh: root@{node}", f"ssh: root@{node}\n    interface: [eth0, {port}]"
+            )
+        inventory.write_text(text)
+        pair = ("bench", "--host", "n2", "--host", "n3")
+        for node, port in second.items():
+            lab.do("shape", node, "50mbit")
+            limit = "root tbf rate 50mbit burst 256k latency 50ms"
+            assert lab.ssh(node, f"tc qdisc replace dev {port} {limit}").returncode == 0
+        try:
+            found = document(operator.kit(*pair, "--json"), "{")
+            assert lab.ssh("n3", f"ip link set {second['n3']} down").returncode == 0
+            told = operator.kit(*pair, status=1)
+        finally:
+            for node in second:
+                lab.do("shape", node, "off")
+    (link,) = found["links"]
+    # Each port alone sends 47.5 Mbit/s of payload.
+    assert [link["forward"], link["backward"]] == pytest.approx([95e6, 95e6], rel=0.1)
+    assert found["failures"] == []
+    assert re.search(r"failed: n[23] .*(no IPv4 address|does not reach)", told), told

@@ -77,11 +77,16 @@ def test_safe_faults_are_corrected(world: World) -> None:
 
 
 def test_nothing_is_left_by_an_interrupted_doctor(world: World) -> None:
+    def held() -> bool:
+        """Whether one of its containers is paused, so that the doctor waits for its answer."""
+        found = world.nodes.docker("n1", "ps", "-q", "--filter", "label=kit.doctor").split()
+        return bool(found) and bool(world.nodes.docker("n1", "pause", found[0], check=False))
+
     process = world.start("doctor")
     try:
-        wait_for(lambda: containers(world), "a container")
+        wait_for(held, "a container")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         assert process.returncode == 130
     finally:
         process.kill()

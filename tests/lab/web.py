@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.lab.conftest import Lab
-from tests.lab.host import Engine, run
+from tests.lab.host import Engine, locked, run
 from tests.lab.images import root_file_system
 from tests.lab.settings import REGISTRY
 
@@ -13,7 +13,8 @@ PACKAGES = ["busybox-static", "haproxy"]
 
 def web_image(lab: Lab) -> str:
     """Make the image of Debian's packages in a node, push it, and return its name."""
-    tar = root_file_system(lab.settings, "web", lab.settings.suite, PACKAGES)
+    with locked(lab.settings):  # The tests of other labs want the same tree.
+        tar = root_file_system(lab.settings, "web", lab.settings.suite, PACKAGES)
     inside = Engine(lab.settings).command("exec", "-i", lab.settings.container("n1"))
     run(*inside, "docker", "import", "-", WEB, stdin=tar.read_bytes())
     run(*inside, "docker", "push", "-q", WEB)

@@ -139,6 +139,8 @@ class Engine:
 
     def request(self, method: str, path: str, *_: object, name: str = "", **__: object) -> None:
         id_, verb = [*path.removeprefix("/containers/").split("/"), ""][:2]
+        if id_ not in self.containers:
+            raise EngineError(self.name, 404, f"No such container: {id_}")
         one = self.containers[id_]
         if verb == "stop" and one["Config"]["Labels"]["com.docker.compose.service"] == "train":
             one["asked"] = True  # By a thread of the controller, which may have died meanwhile.
@@ -147,7 +149,8 @@ class Engine:
         if method == "DELETE":
             del self.containers[id_]
         elif verb == "rename":
-            assert f"/{name}" not in {each["Name"] for each in self.containers.values()}
+            if f"/{name}" in {each["Name"] for each in self.containers.values()}:
+                raise EngineError(self.name, 409, f"the name {name} is in use, or its own")
             one["Name"] = f"/{name}"
         else:
             one["State"].update(Status="running" if verb == "start" else "exited")

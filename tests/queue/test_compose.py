@@ -15,10 +15,13 @@ from kit.hosts.docker import Docker
 from kit.model import Host
 from kit.queue import controller as module
 from kit.queue.controller import Controller
+from kit.queue.moves import Release
 from kit.queue.record import COMPLETED, Record
 from kit.sharing import Queued
 from kit.targets.compose import queue as queue_module
 from kit.targets.compose.folder import HostFolder
+from kit.targets.compose.jobs import remove
+from kit.targets.compose.observe import containers
 from kit.targets.compose.queue import ComposeQueue
 from tests.queue.engines import Engines
 from tests.queue.swarm import KilledError
@@ -56,7 +59,7 @@ class World:
 
     def follow(self, seconds: float = 1.0) -> None:
         for thread in set(threading.enumerate()) - {threading.current_thread()}:
-            if thread.daemon and "_stop" in thread.name:
+            if thread.daemon and "(stop)" in thread.name:
                 thread.join()
         self.engines.advance()
         has = self.engines.trains().values()
@@ -112,6 +115,25 @@ def test_what_a_person_ends_on_a_host_stays_away() -> None:
     world.turns(3)
     assert world.sizes() == {"first": 1}
     assert [line for line in world.told if "somebody on h1" in line]
+
+
+def test_the_controller_and_a_person_may_end_a_job_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, move = World(h0=1), Release("first", "h0")
+    world.submit("first")
+    world.turns(2)
+    seen = containers(cast(Docker, world.engines.hosts["h0"]), "lab")
+    world.queue.release(move)
+    # The person's command has looked before that.
+    monkeypatch.setattr(queue_module, "containers", lambda *_: seen)
+    assert world.queue.leave(move, 0.0)
+    monkeypatch.undo()
+    world.turns(1)
+    left = containers(cast(Docker, world.engines.hosts["h0"]), "lab")
+    gone = [one for one in left if one.name.endswith("-leaving")]
+    remove(cast(Docker, world.engines.hosts["h0"]), gone[0].id)
+    remove(cast(Docker, world.engines.hosts["h0"]), gone[0].id)
 
 
 def test_a_job_leaves_the_gpus_that_a_deploy_claims() -> None:

@@ -204,17 +204,19 @@ def test_a_job_that_ends_after_its_time_is_told(cluster: Cluster) -> None:
     assert "ended after its max_duration of 12 h" in shown
 
 
-def test_a_second_deploy_of_a_running_job_is_refused(cluster: Cluster) -> None:
+def test_a_second_deploy_replaces_a_job_only_if_it_has_changed(cluster: Cluster) -> None:
     cluster.script("wait", WAIT)
     cluster.kit("render")
     cluster.kit("deploy", "--detach")
     wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
     before = run_id(cluster, "wait")
-    output = cluster.kit("deploy", status=1)
-    assert "job wait is running already" in output
-    assert "kit status" in output
+    assert "wait: runs already, from the same file" in cluster.kit("deploy", "--detach")
     assert run_id(cluster, "wait") == before
     assert job_state(cluster, "wait") == "running"
+    cluster.kit("split", "--infer", "pc2:1", "--yes")
+    cluster.kit("render")
+    assert "wait: started as 2 hosts, world size 2" in cluster.kit("deploy", "--detach")
+    assert run_id(cluster, "wait") != before
 
 
 def test_secrets_are_variables_here(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

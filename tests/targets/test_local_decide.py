@@ -68,29 +68,28 @@ def test_all_that_was_not_deployed_starts_on_gpus_of_its_own(both: tuple[Workloa
     assert job.cause == "it was not deployed before"
 
 
-@pytest.mark.parametrize(
-    ("seen", "said"),
-    [
-        (WorkloadState(True, True, "old"), "job digits is running already"),
-        (
-            WorkloadState(True, False, "old", (7, 8)),
-            "has processes left of a supervisor that is gone: 7 8",
-        ),
-    ],
-)
-def test_a_job_that_runs_is_not_touched(
-    both: tuple[Workload, ...], seen: WorkloadState, said: str
+def test_a_job_that_runs_does_not_begin_anew(both: tuple[Workload, ...]) -> None:
+    with pytest.raises(KitError, match=r"job digits runs") as refused:
+        decided(both, {"digits": WorkloadState(True, True, "old")}, fresh=True)
+    assert refused.value.hint == "end it first: `kit stop digits`"
+    left = WorkloadState(True, False, "old", (7, 8))
+    with pytest.raises(KitError, match="has processes left of a supervisor that is gone: 7 8"):
+        decided(both, {"digits": left})
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["job", "server"])
+def test_what_runs_from_the_same_file_is_left_alone(
+    both: tuple[Workload, ...], number: int
 ) -> None:
-    with pytest.raises(KitError, match=said):
-        decided(both, {"digits": seen})
-
-
-def test_a_server_that_runs_as_it_should_is_left_alone(both: tuple[Workload, ...]) -> None:
-    now = WorkloadState(True, True, version(both[1]))
-    assert kinds(decided(both, {"serve-digits": now})) == [Start]
-    changed = decided(both, {"serve-digits": replace(now, version="older")})
+    kept, other = both[number], both[1 - number]
+    now = WorkloadState(True, True, version(kept))
+    (start,) = decided(both, {kept.name: now})
+    assert isinstance(start, Start)
+    assert start == next(each for each in decided(both) if each.what == start.what)
+    assert start.workload == other
+    changed = decided(both, {kept.name: replace(now, version="older")})
     assert kinds(changed) == [End, Start, Start]
-    assert changed[0].cause == "it has changed"
+    assert (changed[0].what, changed[0].cause) == (f"end {kept.name}", "it has changed")
 
 
 def test_a_server_that_lost_its_gpu_is_ended(both: tuple[Workload, ...]) -> None:

@@ -226,5 +226,6 @@ def test_a_bar_on_a_terminal_and_lines_in_a_log(tmp_path: Path) -> None:
     bars = re.findall(r"\r\x1b\[K\[(#*)(-*)\] epoch 1/2 +\d+ %, step \d+, loss [\d.]+, \d+", shown)
     assert len({len(done) for done, _ in bars}) > 1
     assert {len(done) + len(left) for done, left in bars} == {24}
-    assert "\x1b[K   1/2" in shown
+    # The row is not behind a bar; "saved" of a checkpoint may come between the two.
+    assert re.search(r"(\x1b\[K|\n)   1/2", shown)
     assert "\x1b" not in json.dumps(metrics(tmp_path / "c"))

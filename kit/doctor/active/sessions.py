@@ -12,7 +12,7 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.hosts import ssh
-from kit.hosts.programs import Program, ProgramError
+from kit.hosts.programs import Program, ProgramError, aborted
 from kit.model import Host
 
 AGENT = Path(__file__).with_name("agent.py")
@@ -89,5 +89,5 @@ def ask_own(
         except ProgramError as error:
             return error
 
-    with ThreadPoolExecutor(max(len(requests), 1)) as pool:
+    with ThreadPoolExecutor(max(len(requests), 1)) as pool, aborted(sessions.values()):
         return dict(zip(requests, pool.map(one, requests), strict=True))

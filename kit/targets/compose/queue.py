@@ -12,7 +12,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -26,9 +25,9 @@ from kit.queue.document import Rules, rules_of
 from kit.queue.moves import Begin, Release
 from kit.queue.record import Record, Spent, record_of
 from kit.queue.service import UNIT, Service
-from kit.queue.words import variables_of
-from kit.targets.compose.containers import LEAVING, ON, SINCE, Container
+from kit.targets.compose.containers import LEAVING, ON, Container
 from kit.targets.compose.folder import HostFolder
+from kit.targets.compose.jobs import bound, copy_secrets, remove, rename, stop
 from kit.targets.compose.observe import containers
 from kit.targets.compose.pool import AVOIDED, CLAIMED, RECLAIMED, SILENT, pool_of
 from kit.workload.types import Role
@@ -43,14 +42,6 @@ NOTICED = 30.0
 POLL = 0.2
 """Seconds between two looks at containers that end."""
 NO_RESTART = {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}}
-SECRETS = "/run/secrets"
-"""Where Compose copies the secrets that it has from its environment."""
-
-ONE_OFF = "com.docker.compose.oneoff"
-"""Compose's label on containers of `docker compose run`."""
-
-Spec = Mapping[str, Any]
-"""What GET /containers/<id>/json says."""
 
 
 class ComposeQueue:
@@ -238,7 +229,7 @@ class ComposeQueue:
         for one in self._leaving(docker, move):
             if one.id not in self._asked:
                 self._asked.add(one.id)
-                threading.Thread(target=_stop, args=(docker, one.id), daemon=True).start()
+                threading.Thread(target=stop, args=(docker, one.id), daemon=True).start()
 
     def leave(self, move: Release, seconds: float) -> bool:
         """Let a job leave a host now; see `Queue.leave`."""
@@ -260,11 +251,11 @@ class ComposeQueue:
             return  # `kit submit` is about to replace it.
         for suffix in (ON, LEAVING):
             for one in self._of(docker, move.job, suffix):
-                docker.request("DELETE", f"/containers/{one.id}", None, None, v="1", force="1")
-        name, spec = f"{template.name}{ON}", _bound(template.spec, move.gpus, now, waited)
+                remove(docker, one.id, force="1")
+        name, spec = f"{template.name}{ON}", bound(template.spec, move.gpus, now, waited)
         try:
             made = docker.post("/containers/create", spec, name=name)
-            _copy_secrets(docker, template.id, made["Id"])
+            copy_secrets(docker, template.id, made["Id"])
             docker.request("POST", f"/containers/{made['Id']}/start")
         except EngineError as error:
             raise RefusedError(error.message, error.hint) from None
@@ -283,13 +274,12 @@ class ComposeQueue:
         made = [one for one in self._of_job(docker, move.job) if one.since is not None]
         for one in made:
             if one.name.endswith(LEAVING) and not one.runs:
-                docker.request("DELETE", f"/containers/{one.id}", None, None, v="1")
+                remove(docker, one.id)
         for one in made:
             if one.name.endswith(ON):
                 # Nor does Docker start it again when the host has been off.
                 docker.post(f"/containers/{one.id}/update", NO_RESTART)
-                name = f"{one.name.removesuffix(ON)}{LEAVING}"
-                docker.request("POST", f"/containers/{one.id}/rename", name=name)
+                rename(docker, one.id, f"{one.name.removesuffix(ON)}{LEAVING}")
         return [one for one in made if one.runs]
 
     def _of(self, docker: Docker, job: str, suffix: str) -> list[Container]:
@@ -297,14 +287,6 @@ class ComposeQueue:
 
     def _of_job(self, docker: Docker, job: str) -> list[Container]:
         return [one for one in containers(docker, self._folder.cluster) if one.job == job]
-
-
-def _stop(docker: Docker, container: str) -> None:
-    """Wait until a container has ended, on a connection of its own."""
-    own = docker.again()
-    with suppress(KitError):
-        own.request("POST", f"/containers/{container}/stop")
-    own.close()
 
 
 def _between(host: Host) -> str:
@@ -320,31 +302,3 @@ def _record(folder: HostFolder, name: str, note: Mapping[str, Any]) -> Record:
     except TypeError:
         what = f"queue/{name}.json of {folder.path} on {folder.host.name} is not a record of a job"
         raise KitError(what, "remove that file, and hand the job in again") from None
-
-
-def _bound(spec: Spec, gpus: tuple[str, ...], now: float, waited: float) -> dict[str, Any]:
-    """Return what creates a container like another one, with these GPUs.
-
-    Compose leaves it alone, as a container that `docker compose run` has made.
-    """
-    config, host = spec["Config"], spec["HostConfig"]
-    variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
-    variables |= variables_of(len(gpus), now, waited)
-    request = next(iter(host["DeviceRequests"]), {"Driver": "nvidia", "Capabilities": [["gpu"]]})
-    return {
-        **{name: value for name, value in config.items() if name != "Hostname"},
-        "Env": [f"{name}={value}" for name, value in variables.items()],
-        "Labels": {**config["Labels"], SINCE: f"{now:.3f}", ONE_OFF: "True"},
-        "HostConfig": {
-            **host,
-            "DeviceRequests": [{**request, "Count": 0, "DeviceIDs": list(gpus)}],
-        },
-    }
-
-
-def _copy_secrets(docker: Docker, source: str, target: str) -> None:
-    """Copy the secrets that Compose has written into a container, if it has."""
-    with suppress(EngineError):
-        packed = docker.read(f"/containers/{source}/archive", path=SECRETS)
-        headers = {"Content-Type": "application/x-tar"}
-        docker.request("PUT", f"/containers/{target}/archive", packed, headers, path="/run")

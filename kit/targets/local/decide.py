@@ -97,24 +97,23 @@ def decide(
     *,
     fresh: bool,
 ) -> tuple[Step, ...]:
-    """Return the steps to the wanted state; none for an unchanged or idle server.
+    """Return the steps to the wanted state; none for what runs from the same file, or is idle.
 
     `jobs` are all jobs by name, because a server reads the checkpoints of a job.
 
     Raises:
-        KitError: A job is running.
+        KitError: A job runs that is to begin anew, or it has lost its supervisor.
     """
     for each in wanted:
-        _refuse_running(each, observed[each.name])
-    starting = [
-        each for each in wanted if each.parts and not _keeps_running(each, observed[each.name])
-    ]
+        _refuse(each, observed[each.name], fresh=fresh)
+    kept = [each for each in wanted if _keeps_running(each, observed[each.name])]
+    starting = [each for each in wanted if each.parts and each not in kept]
     steps: list[Step] = []
     for each in wanted:
         if observed[each.name].supervised and (each in starting or not each.parts):
             cause = "it has changed" if each.parts else "no GPU is given to it"
             steps.append(End(WHERE, f"end {each.name}", cause, each.name))
-    begins = _starts(starting, jobs, observed, machine)
+    begins = _starts(starting, kept, jobs, observed, machine)
     if fresh:
         steps += [_delete_checkpoints(each) for each in begins if each.checkpoints]
     return (*steps, *begins)
@@ -135,18 +134,15 @@ def started_as(work: Workload) -> str:
 
 
 def _keeps_running(work: Workload, observed: WorkloadState) -> bool:
-    return work.kind is Kind.SERVER and observed.supervised and observed.version == version(work)
+    return bool(work.parts) and observed.supervised and observed.version == version(work)
 
 
-def _refuse_running(work: Workload, observed: WorkloadState) -> None:
+def _refuse(work: Workload, observed: WorkloadState, *, fresh: bool) -> None:
     if work.kind is not Kind.JOB:
         return
-    if observed.supervised:
-        raise KitError(
-            f"job {work.name} is running already",
-            f"see it with `kit status`, end it with `kit stop {work.name}`",
-        )
-    if observed.left:
+    if observed.supervised and fresh:
+        raise KitError(f"job {work.name} runs", f"end it first: `kit stop {work.name}`")
+    if observed.left and not observed.supervised:
         raise KitError(
             f"job {work.name} has processes left of a supervisor that is gone: "
             f"{' '.join(map(str, observed.left))}",
@@ -156,19 +152,25 @@ def _refuse_running(work: Workload, observed: WorkloadState) -> None:
 
 def _starts(
     starting: Sequence[Workload],
+    kept: Sequence[Workload],
     jobs: Mapping[str, Workload],
     observed: Mapping[str, WorkloadState],
     machine: Machine,
 ) -> list[Start]:
     """Return the steps that start workloads; servers get the GPUs that no job uses."""
-    taken, steps = set[str](), []
-    places = machine.places
+    devices = {
+        each.name: visible_devices(each, machine.gpus)
+        for each in (*kept, *starting)
+        if each.kind is Kind.JOB
+    }
+    taken = {
+        gpu for own in devices.values() for visible in own.values() for gpu in visible.split(",")
+    }
+    places, steps = machine.places, []
     for each in starting:
         folders: list[str] = []
         if each.kind is Kind.JOB:
-            devices = visible_devices(each, machine.gpus)
-            taken |= {gpu for visible in devices.values() for gpu in visible.split(",")}
-            started = processes(each, places, devices, machine.cores)
+            started = processes(each, places, devices[each.name], machine.cores)
             hosts = [placement.host.name for placement in each.placements]
             folders = [str(on_this_machine(CHECKPOINTS, each, host, places)) for host in hosts]
         else:

@@ -311,6 +311,10 @@ def test_a_server_is_one_address_with_a_budget(project: Project) -> None:
     deployment = of_kind(objects, "Deployment")
     probe = container(deployment["spec"]["template"])["readinessProbe"]
     assert probe["httpGet"] == {"path": "/ready", "port": "http"}
+    # It answers while nodes still send it requests; 20 s are left for those that it has accepted.
+    pod = deployment["spec"]["template"]["spec"]
+    assert container({"spec": pod})["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    assert pod["terminationGracePeriodSeconds"] == 25
     assert of_kind(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
     assert of_kind(objects, "Service")["spec"]["ports"][0]["port"] == 8080
     claim = next(

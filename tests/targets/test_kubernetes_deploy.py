@@ -19,7 +19,13 @@ from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
 from kit.targets.kubernetes.logs import read_pod_log
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
 from kit.targets.kubernetes.status import host_statuses, job_state
-from kit.targets.kubernetes.wait import NotUpError, Watch, wait_until_up
+from kit.targets.kubernetes.wait import (
+    NotReplacedError,
+    NotUpError,
+    Seen,
+    Watch,
+    wait_until_up,
+)
 from kit.workload.types import Kind, Workload
 from tests.sandbox import JOB, SERVER, Project
 
@@ -382,10 +388,10 @@ def test_a_deploy_ends_when_enough_hosts_run(
     monkeypatch.setattr("kit.targets.kubernetes.wait.STEADY", 0.0)
     looks = iter([((), ()), ((TRAINS,), (pod("n1"), pod("n2")))])
 
-    def look(each: Workload) -> tuple[State, Any]:
+    def look(each: Workload) -> Seen:
         objects, pods = next(looks)
         hosts = host_statuses(Namespace(objects, pods), STACK, ("n1", "n2"))
-        return job_state(each.kind, objects, hosts, each.needed)[0], hosts
+        return Seen(job_state(each.kind, objects, hosts, each.needed)[0], hosts)
 
     said: list[str] = []
     wait_until_up(work[:1], look, said.append)
@@ -396,8 +402,44 @@ def test_a_mistake_ends_the_wait_at_once(work: tuple[Workload, ...]) -> None:
     pods = (pod("n1", phase="Failed", exit_status=2), pod("n2", phase="Failed", exit_status=2))
     hosts = host_statuses(Namespace((TRAINS,), pods), STACK, ("n1", "n2"))
     with pytest.raises(NotUpError, match="n1: it ended with exit status 2") as caught:
-        wait_until_up(work[:1], lambda _: (State.WAITING, hosts), lambda _: None)
+        wait_until_up(work[:1], lambda _: Seen(State.WAITING, hosts), lambda _: None)
     assert caught.value.mistake
+
+
+def test_a_deploy_of_a_server_waits_until_all_its_pods_are_new(
+    work: tuple[Workload, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kit.targets.kubernetes.wait.STEADY", 0.0)
+    found = Namespace((), (pod("n3", stack="serve-digits", component="serve"),))
+    hosts = host_statuses(found, "serve-digits", ("n3",))
+    looks = [Seen(State.RUNNING, hosts, rolls=True), Seen(State.RUNNING, hosts)]
+    wait_until_up(work[1:], lambda _: looks.pop(0), lambda _: None)
+    assert looks == []
+
+
+def test_a_server_whose_new_pods_fail_stays(work: tuple[Workload, ...]) -> None:
+    lost = pod("n3", stack="serve-digits", component="serve", phase="Failed", exit_status=2)
+    hosts = host_statuses(Namespace((), (lost,)), "serve-digits", ("n3",))
+    seen = Seen(State.RUNNING, hosts, rolls=True)
+    with pytest.raises(NotReplacedError, match="serve-digits is not replaced\n  n3: it ended") as e:
+        wait_until_up(work[1:], lambda _: seen, lambda _: None)
+    assert "the others answer as before" in e.value.hint
+
+
+ROLLS = {
+    "not seen yet": ({"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2}, True),
+    "one is old": ({"observedGeneration": 2, "updatedReplicas": 1, "replicas": 2}, True),
+    "one more is old": ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 3}, True),
+    "all are new": ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 2}, False),
+}
+
+
+@pytest.mark.parametrize("name", ROLLS)
+def test_a_deployment_rolls_until_its_pods_are_new(name: str) -> None:
+    status, rolls = ROLLS[name]
+    meta = {"name": "a", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    document = {"kind": "Deployment", "metadata": meta, "spec": {"replicas": 2}, "status": status}
+    assert read_object(document).rolls is rolls
 
 
 def test_a_host_counts_when_it_has_run_for_a_while() -> None:

@@ -76,7 +76,8 @@ class Pod:
     """The template of a pod with one container.
 
     `hosts` are the nodes that may run it, each at most one; none: any node. `gpus` are those of
-    each pod. `limits` and `requests` are quantities by resource.
+    each pod. `limits` and `requests` are quantities by resource. `linger` are the seconds in which
+    it still answers before it is told to end, within `grace`, None for the default.
     """
 
     part: Part
@@ -93,6 +94,8 @@ class Pod:
     limits: tuple[tuple[str, str], ...]
     requests: tuple[tuple[str, str], ...]
     pull_secret: str
+    linger: int
+    grace: int | None
 
     @property
     def configs(self) -> tuple[Config, ...]:

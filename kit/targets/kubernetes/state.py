@@ -17,7 +17,8 @@ class Object:
     """An object of a workload. `stack` is its label, `file` the hash of the file it is from.
 
     `ended` is `Complete` or `Failed` for a Job that has ended, `reason` says why. `ready` are the
-    pods of a Deployment that answer, `most_failed` those of a Job that may fail for good.
+    pods of a Deployment that answer, `most_failed` those of a Job that may fail for good. `rolls`:
+    pods of the Deployment's former template are there, or its controller has not seen it yet.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Object:
     replicas: int = 0
     ready: int = 0
     most_failed: int = 0
+    rolls: bool = False
 
     @property
     def title(self) -> str:
@@ -131,7 +133,16 @@ def read_object(document: Mapping[str, Any]) -> Object:
         replicas=spec.get("completions") or spec.get("replicas") or 0,
         ready=status.get("readyReplicas") or 0,
         most_failed=spec.get("maxFailedIndexes") or 0,
+        rolls=document["kind"] == "Deployment" and _rolls(meta, spec, status),
     )
+
+
+def _rolls(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Return whether a Deployment has other pods than it wants, as `kubectl rollout status`."""
+    if (status.get("observedGeneration") or 0) < (meta.get("generation") or 0):
+        return True
+    updated = status.get("updatedReplicas") or 0
+    return updated < (spec.get("replicas") or 0) or (status.get("replicas") or 0) > updated
 
 
 def _is_end(kind: str, condition: Mapping[str, Any]) -> bool:

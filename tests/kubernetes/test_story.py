@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,11 +173,13 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     story.await_job(lambda job: job["world_size"] == number)
     print(f"longest time between two steps: {story.gaps():.1f} s")
 
-    meeting = "deployment/train-digits-rendezvous"
-    kubectl("-n", story.namespace, "scale", meeting, "--replicas=0")
+    kubectl("-n", story.namespace, "delete", "job/train-digits-rendezvous")
     before = story.job()["progress"]["step"]
     story.await_job(lambda job: job["progress"]["step"] > before)  # It trains on.
-    kubectl("-n", story.namespace, "scale", meeting, "--replicas=1")
+    assert (
+        "job/train-digits-rendezvous is missing" in story.kit("deploy", "digits", "--dry-run").out
+    )
+    story.kit("deploy", "digits")
 
     story.await_job(lambda job: job["checkpoint"])
     said = story.kit("stop", "digits").out
@@ -216,10 +217,10 @@ def test_an_image_that_is_not_there_is_told(story: Story) -> None:
 
 def test_what_others_have_changed_is_told(story: Story) -> None:
     story.kit("deploy", "digits")
-    words = ("deployment/train-digits-rendezvous", "--field-manager=anna")
-    kubectl("-n", story.namespace, "patch", *words, '-p={"spec":{"replicas":2}}')
+    words = ("job/train-digits-rendezvous", "--field-manager=anna")
+    kubectl("-n", story.namespace, "patch", *words, '-p={"spec":{"backoffLimit":2}}')
     result = kit_process(story.project.folder, "deploy", "digits")
-    assert (result.status, "anna has changed .spec.replicas" in result.err) == (1, True)
+    assert (result.status, "anna has changed .spec.backoffLimit" in result.err) == (1, True)
     story.kit("stop", "digits")
 
 
@@ -258,8 +259,22 @@ def test_a_server_is_replaced_without_a_lost_request(story: Story) -> None:
     story.kit("stop", "serve-web")
 
 
-def test_the_files_alone_suffice(story: Story, tmp_path: Path) -> None:
+def test_the_files_alone_suffice(story: Story) -> None:
     tree = story.project.folder / "compose" / "test"
-    kubectl("apply", "--server-side", "--field-manager=kit", "-k", str(tree))
-    story.await_job(lambda job: job["state"] == "running")
+
+    def apply(job: str) -> None:
+        story.project.write(None, {"digits": job})
+        story.kit("render")
+        kubectl("apply", "--server-side", "--field-manager=kit", "-k", str(tree))
+
+    def has(condition: str, job: str) -> bool:
+        words = ("-n", story.namespace, "get", f"job/{job}", "-o", "json")
+        conditions = kubectl(*words)["status"].get("conditions", ())
+        return any((each["type"], each["status"]) == (condition, "True") for each in conditions)
+
+    apply(JOB.replace("epochs: 3000", "epochs: 3"))
+    await_that(lambda: has("Complete", "train-digits"))
+    await_that(lambda: has("Complete", "train-digits-rendezvous"))
     story.kit("stop", "digits")
+    apply(JOB.replace("dataset: digits", "dataset: mnist"))  # Its files are not in /data.
+    await_that(lambda: has("Failed", "train-digits"))

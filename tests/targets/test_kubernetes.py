@@ -61,6 +61,11 @@ def pods(objects: list[Object]) -> Iterator[Object]:
             yield template
 
 
+def trains(each: Object) -> bool:
+    """Whether an object is a Job of pods that train."""
+    return bool(each["kind"] == "Job" and each["spec"].get("completionMode") == "Indexed")
+
+
 def container(template: Object) -> Object:
     (found,) = template["spec"]["containers"]
     assert isinstance(found, dict)
@@ -179,8 +184,7 @@ def test_random_clusters_are_valid(project: Project, files: tuple[str, str, str]
     objects = manifests(project.folder / "compose" / "lab")
     hold_to_the_api(objects)
     own = yaml.safe_load(job)["environment"]
-    train = next(each for each in objects if each["kind"] == "Job")["spec"]["template"]
-    found = environment(train)
+    found = environment(next(filter(trains, objects))["spec"]["template"])
     assert found["GREETING"] == literal(own["GREETING"])
     assert found["on"] == "$$(HOME) $HOME"
     hold_to_pod_security(objects)
@@ -221,11 +225,12 @@ def test_a_job_is_one_indexed_job_on_its_hosts(project: Project) -> None:
     objects = manifests(
         project.write(inventory, {"digits": JOB + "hosts: {gpus_per_host: 1, min: 2}\n"}).rendered()
     )
-    job = of_kind(objects, "Job")
-    spec = job["spec"]
+    spec = of_kind(objects, "Job", "train-digits")["spec"]
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
-    # A dead node's pod is replaced only with the default podReplacementPolicy.
-    assert not {"podFailurePolicy", "podReplacementPolicy"} & spec.keys()
+    mistake, lost = spec["podFailurePolicy"]["rules"]
+    assert (mistake["action"], mistake["onExitCodes"]["values"]) == ("FailIndex", [2, 126, 127])
+    assert (lost["action"], lost["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
+    assert (spec["podReplacementPolicy"], spec["backoffLimitPerIndex"]) == ("Failed", 10)
     assert (spec["maxFailedIndexes"], spec["successPolicy"]) == (
         1,
         {"rules": [{"succeededCount": 2}]},
@@ -254,7 +259,7 @@ def test_a_job_is_one_indexed_job_on_its_hosts(project: Project) -> None:
 
 def test_hosts_with_other_numbers_of_gpus_are_jobs_of_their_own(project: Project) -> None:
     objects = manifests(project.write(INVENTORY, {"digits": JOB}).rendered())
-    jobs = [each for each in objects if each["kind"] == "Job"]
+    jobs = list(filter(trains, objects))
     assert [(each["metadata"]["name"], each["spec"]["completions"]) for each in jobs] == [
         ("train-digits-2gpu", 2),
         ("train-digits-1gpu", 1),
@@ -263,12 +268,13 @@ def test_hosts_with_other_numbers_of_gpus_are_jobs_of_their_own(project: Project
     assert numbers == ["2", "1"]
 
 
-def test_the_coordinator_is_a_deployment_that_sees_no_gpu(project: Project) -> None:
+def test_the_coordinator_is_a_job_that_sees_no_gpu(project: Project) -> None:
     objects = manifests(project.write(INVENTORY).rendered())
-    deployment = of_kind(objects, "Deployment")
-    assert deployment["spec"]["replicas"] == 1
-    assert "affinity" not in deployment["spec"]["template"]["spec"]
-    assert environment(deployment["spec"]["template"])["NVIDIA_VISIBLE_DEVICES"] == "void"
+    template = of_kind(objects, "Job", "train-digits-rendezvous")["spec"]["template"]
+    # Its container ends with 0 once the run is over, and may run on any node until then.
+    assert template["spec"]["restartPolicy"] == "OnFailure"
+    assert "affinity" not in template["spec"]
+    assert environment(template)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 def test_the_hosts_of_a_job_share_one_folder_of_checkpoints(project: Project) -> None:

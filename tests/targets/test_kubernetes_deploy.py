@@ -40,11 +40,11 @@ hosts:
 """
 STACK = "train-digits"
 FILES = {
-    STACK: Wanted("new", frozenset({"job/train-digits", "deployment/train-digits-rendezvous"})),
+    STACK: Wanted("new", frozenset({"job/train-digits", "job/train-digits-rendezvous"})),
     "serve-digits": Wanted("new", frozenset({"deployment/serve-digits"})),
 }
 TRAINS = Object("Job", STACK, STACK, "train", "new", 100.0, replicas=2, most_failed=1)
-MEETS = Object("Deployment", f"{STACK}-rendezvous", STACK, "rendezvous", "new", 100.0)
+MEETS = Object("Job", f"{STACK}-rendezvous", STACK, "rendezvous", "new", 100.0)
 RUNS = Namespace((TRAINS, MEETS), ())
 
 
@@ -75,18 +75,19 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         FILES,
         [
             "end 1 Job of digits, its file has changed",
+            "end the coordinator of digits, its file has changed",
             "apply train-digits, its file has changed",
         ],
     ),
     "it has ended": (
-        Namespace((replace(TRAINS, ended="Complete"), MEETS), ()),
+        Namespace((replace(TRAINS, ended="Complete"),), ()),
         FILES,
         ["end 1 Job of digits, it has ended", "apply train-digits, it has ended"],
     ),
     "the coordinator was removed": (
         Namespace((TRAINS,), ()),
         FILES,
-        ["apply train-digits, deployment/train-digits-rendezvous is missing"],
+        ["apply train-digits, job/train-digits-rendezvous is missing"],
     ),
     "somebody has changed it": (
         RUNS,
@@ -100,6 +101,7 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         FILES,
         [
             "end 1 Job of digits, its file has changed",
+            "end the coordinator of digits, its file has changed",
             "apply train-digits, its file has changed",
             "delete configmap/old, its file does not have them any more",
         ],
@@ -119,6 +121,7 @@ def test_a_fresh_start_deletes_the_claim_between_the_job_and_its_successor(
     ended = Namespace((replace(TRAINS, ended="Complete"), MEETS), ())
     assert told(decide(work[:1], ended, FILES, fresh=True)) == [
         "end 1 Job of digits, --fresh",
+        "end the coordinator of digits, --fresh",
         "delete the checkpoints of digits, --fresh",
         "apply train-digits, --fresh",
     ]
@@ -171,14 +174,8 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
         ],
     ),
     "a node is dead": (
-        (
-            pod("n1"),
-            pod("n2", ends=True, answers=False),
-            pod(
-                "", phase="Pending", code="Unschedulable", why="1 node(s) had taint", created=200.0
-            ),
-        ),
-        [("n1", State.RUNNING, ""), ("n2", State.WAITING, "no node takes it: 1 node(s) had taint")],
+        (pod("n1"), pod("n2", ends=True, lost=True, answers=False)),
+        [("n1", State.RUNNING, ""), ("n2", State.WAITING, "its node does not answer")],
     ),
     "no image": (
         (pod("n1", phase="Pending", code="ImagePullBackOff", why="not found"), pod("n2")),
@@ -195,6 +192,10 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
         (pod("n1", phase="Failed", exit_status=1, code="Error"), pod("n2")),
         [("n1", State.WAITING, "it ended with exit status 1"), ("n2", State.RUNNING, "")],
     ),
+    "its container has just ended": (
+        (pod("n1", exit_status=2, code="Error", answers=False), pod("n2")),
+        [("n1", State.WAITING, "it ended with exit status 2"), ("n2", State.RUNNING, "")],
+    ),
     "out of memory": (
         (pod("n1", phase="Failed", exit_status=137, code="OOMKilled"), pod("n2")),
         [
@@ -205,7 +206,7 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
     "it ends": (
         (pod("n1", ends=True), pod("n2", phase="Succeeded")),
         [
-            ("n1", State.STOPPING, "it ends, or its node does not answer"),
+            ("n1", State.STOPPING, "it ends"),
             ("n2", State.COMPLETED, ""),
         ],
     ),
@@ -271,6 +272,8 @@ def test_objects_of_the_api_are_read() -> None:
     )
     assert (job.stack, job.component, job.file, job.replicas) == (STACK, "train", "abc", 2)
     assert (job.ended, job.reason, job.most_failed) == ("Failed", "an index has failed", 1)
+    ends = {"conditions": [failed | {"type": "SuccessCriteriaMet"}]}
+    assert read_object({"kind": "Job", "metadata": meta, "status": ends}).ended == "Complete"
     assert job.ended_at == job.created + 60
     one = read_pod(
         {

@@ -10,6 +10,7 @@ from kit.model import EngineName, Kubernetes
 from kit.plan.storage import DATA
 from kit.plan.types import MountPoint
 from kit.plan.work import Plan
+from kit.runtime.endings import HOPELESS
 from kit.targets.kubernetes.names import (
     claim_name,
     config_keys,
@@ -116,6 +117,7 @@ def _groups(plan: Plan, workload: Workload) -> Iterator[Group]:
             most_failed=min(spared, part.replicas),
             # Of several Jobs, none knows how many pods of the others have completed.
             enough=workload.needed if spared and len(parts) == 1 else 0,
+            hopeless=tuple(sorted(HOPELESS)),
         )
 
 

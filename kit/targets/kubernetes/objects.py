@@ -108,7 +108,8 @@ class Group:
     """Equal pods: an Indexed Job, or a Deployment.
 
     `most_failed` is the number of pods that may fail for good, `enough` the number of completed
-    pods that completes a job, 0 for all.
+    pods that completes a job, 0 for all. `hopeless` are exit statuses after which a pod is not
+    replaced.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Group:
     replicas: int
     most_failed: int = 0
     enough: int = 0
+    hopeless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

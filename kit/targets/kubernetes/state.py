@@ -11,14 +11,19 @@ from kit.targets.kubernetes.names import COMPONENT, FILE, INDEX, INSTANCE
 from kit.workload.names import owner_of
 from kit.workload.types import Kind, Role
 
+ENDS = {"SuccessCriteriaMet": "Complete", "FailureTarget": "Failed"}
+"""A Job has these conditions until its last pod has ended, which a dead node prevents."""
+LOST = "DeletionByTaintManager"
+"""The reason of the condition DisruptionTarget of a pod whose node does not answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Object:
     """An object of a workload. `stack` is its label, `file` the hash of the file it is from.
 
-    `ended` is `Complete` or `Failed` for a Job that has ended, `reason` says why. `ready` are the
-    pods of a Deployment that answer, `most_failed` those of a Job that may fail for good. `rolls`:
-    pods of the Deployment's former template are there, or its controller has not seen it yet.
+    `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why. `ready`
+    are the pods of a Deployment that answer, `most_failed` those of a Job that may fail for good.
+    `rolls`: pods of the Deployment's former template are there, or it has not been seen yet.
     """
 
     kind: str
@@ -46,9 +51,9 @@ class Pod:
     """A pod with one container. `node` is "" until it is placed.
 
     `phase` is Kubernetes'. `ends`: it is marked for deletion. `answers`: it is ready. `why` is
-    the reason why it does not run, as the scheduler or the node says it. `exit_status` is that of
-    its container, or of the one before. `began`: its container has run. `grace` are the seconds
-    that it has to end, `claims` the volume claims that it mounts.
+    the reason why it does not run, as the scheduler or the node says it. `lost`: its node does not
+    answer. `exit_status` is that of its container, or of the one before. `began`: its container has
+    run. `grace` are the seconds that it has to end, `claims` the volume claims that it mounts.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Pod:
     gpus: int
     processes: int
     ends: bool = False
+    lost: bool = False
     answers: bool = False
     began: bool = False
     exit_status: int | None = None
@@ -88,8 +94,13 @@ class Namespace:
         return tuple(each for each in self.objects if each.stack == stack)
 
     def jobs(self, stack: str) -> tuple[Object, ...]:
-        """Return the Jobs of a workload."""
-        return tuple(each for each in self.of(stack) if each.kind == "Job")
+        """Return the Jobs of a workload that train."""
+        return tuple(each for each in self.working(stack) if each.kind == "Job")
+
+    def coordinators(self, stack: str) -> tuple[Object, ...]:
+        """Return the Job at which the hosts of a workload meet, if it is there."""
+        own = {each.name for each in self.jobs(stack)}
+        return tuple(each for each in self.of(stack) if each.kind == "Job" and each.name not in own)
 
     def working(self, stack: str) -> tuple[Object, ...]:
         """Return what trains or answers: Jobs, or the Deployments of a server."""
@@ -127,7 +138,7 @@ def read_object(document: Mapping[str, Any]) -> Object:
         component=labels.get(COMPONENT, ""),
         file=notes.get(FILE, ""),
         created=seconds(meta["creationTimestamp"]),
-        ended=ended["type"] if ended else "",
+        ended=ENDS.get(ended["type"], ended["type"]) if ended else "",
         ended_at=seconds(ended["lastTransitionTime"]) if ended else None,
         reason=(ended.get("message") or "") if ended else "",
         replicas=spec.get("completions") or spec.get("replicas") or 0,
@@ -148,7 +159,7 @@ def _rolls(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str
 def _is_end(kind: str, condition: Mapping[str, Any]) -> bool:
     return (
         kind == "Job"
-        and condition["type"] in {"Complete", "Failed"}
+        and condition["type"] in {*ENDS, *ENDS.values()}
         and condition["status"] == "True"
     )
 
@@ -175,6 +186,7 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
         gpus=int(limits.get("nvidia.com/gpu") or 0),
         processes=_processes(container.get("env") or ()),
         ends="deletionTimestamp" in meta,
+        lost=_condition(status, "DisruptionTarget").get("reason") == LOST,
         answers=_condition(status, "Ready").get("status") == "True",
         began="running" in state or bool(over),
         exit_status=over.get("exitCode"),

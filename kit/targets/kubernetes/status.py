@@ -13,6 +13,8 @@ PULLING = "pulls its image"
 NOWHERE = "nowhere"
 """The host of a pod that no node takes."""
 NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+ENDED_CODES = {"Error", "OOMKilled"}
+"""A container has ended, and the pod's phase follows."""
 STARTING = {"ContainerCreating", "PodInitializing"}
 
 
@@ -62,7 +64,7 @@ def _state(pod: Pod, *, ended: bool) -> State:
         hopeless = pod.exit_status in HOPELESS and not pod.ends
         return State.FAILED if hopeless or ended else State.WAITING
     if pod.ends:
-        return State.STOPPING
+        return State.WAITING if pod.lost else State.STOPPING
     if pod.phase == "Running" and not pod.code:
         return State.RUNNING
     return State.WAITING
@@ -80,10 +82,10 @@ def explain(pod: Pod) -> str:
         return f"no node takes it: {pod.why}"
     if pod.code == "CreateContainerConfigError":
         return f"its container cannot be made: {pod.why}"
-    if pod.phase == "Failed":
+    if pod.phase == "Failed" or pod.code in ENDED_CODES:
         return _failure(pod)
     if pod.ends:
-        return "it ends, or its node does not answer"
+        return "its node does not answer" if pod.lost else "it ends"
     if pod.code == "CrashLoopBackOff":
         return f"it ended with exit status {pod.exit_status} and starts again"
     return pod.why if pod.code else ""

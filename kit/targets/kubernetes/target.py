@@ -231,6 +231,8 @@ class KubernetesTarget:
         grace = max((pod.grace for pod in found.pods_of(stack)), default=0)
         if status.state not in ENDED and jobs:
             status = self._end_training(executor, name, EndJobs("", "", "", stack, jobs, grace))
+        elif status.state not in ENDED:
+            status = replace(status, state=State.STOPPED, ended=time.time())
         with suppress(KitError):
             self._registers.record_status(status)
         executor.remove(stack, grace)

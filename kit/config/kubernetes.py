@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from kit.config.fields import Label, Section, Size, text_field
-from kit.model import Kubernetes
+from kit.model import Kubernetes, Subject
 from kit.values import WrongValueError
 from trainer.contract.words import shown
 
@@ -49,6 +50,34 @@ Kubeconfig = Annotated[
 ]
 
 
+def _subject(name: object) -> str:
+    if isinstance(name, str) and re.fullmatch(r"\S+( \S+)*", name):
+        return name
+    what = f"{shown(name)} is not the name of a user or of a group"
+    raise WrongValueError(what, "write it as `kubectl auth whoami` shows it")
+
+
+SubjectName = Annotated[
+    str, *text_field(_subject, r"^\S+( \S+)*$", "ml-team", "A name that the cluster knows")
+]
+
+
+class Deployers(Section):
+    """People and programs that may run kit: the subjects of the RoleBinding in `rbac.yaml`."""
+
+    users: list[SubjectName] = Field(
+        default=[], description="Users, as `kubectl auth whoami` shows them", examples=[["anna"]]
+    )
+    groups: list[SubjectName] = Field(
+        default=[], description="Groups of users", examples=[["ml-team"]]
+    )
+    service_accounts: list[ObjectName] = Field(
+        default=[],
+        description="Service accounts of the namespace, for example of CI",
+        examples=[["ci"]],
+    )
+
+
 class KubernetesSection(Section):
     """The cluster of `engine: kubernetes`, and the place of the objects there."""
 
@@ -84,6 +113,11 @@ class KubernetesSection(Section):
         description="Access mode of these volumes. The hosts of a job share one: `ReadWriteOnce` "
         "suffices for a cluster of one host",
     )
+    deployers: Deployers | None = Field(
+        None,
+        description="People and programs that may run kit. `rbac.yaml` gives them the fewest "
+        "rights that suffice; an administrator applies it",
+    )
 
 
 def to_kubernetes(section: KubernetesSection | None) -> Kubernetes | None:
@@ -98,4 +132,13 @@ def to_kubernetes(section: KubernetesSection | None) -> Kubernetes | None:
         storage_class=section.storage_class,
         storage_size=section.storage_size,
         storage_access=section.storage_access,
+        deployers=tuple(_subjects(section.deployers)),
     )
+
+
+def _subjects(section: Deployers | None) -> Iterator[Subject]:
+    if section is None:
+        return
+    yield from (Subject("User", each) for each in section.users)
+    yield from (Subject("Group", each) for each in section.groups)
+    yield from (Subject("ServiceAccount", each) for each in section.service_accounts)

@@ -347,6 +347,23 @@ def test_a_changed_job_is_another_config_map(project: Project) -> None:
     assert names[0] != names[1]
 
 
+def test_the_rights_of_deployers_are_a_role_of_their_own(project: Project) -> None:
+    people = "deployers: {users: [anna], groups: ['oidc:ml team'], service_accounts: [ci]}"
+    tree = project.write(INVENTORY.replace("training}", f"training, {people}}}")).rendered()
+    role, binding = yaml.safe_load_all((tree / "rbac.yaml").read_text())
+    hold_to_the_api([role, binding])
+    assert [each["name"] for each in binding["subjects"]] == ["anna", "oidc:ml team", "ci"]
+    assert "rbac" not in (tree / "kustomization.yaml").read_text()
+    verbs = {
+        resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]
+    }
+    assert verbs["secrets"] == {"create", "patch", "delete"}  # Their values are never read.
+    for each in manifests(tree):
+        assert {"get", "create", "patch"} <= verbs[f"{each['kind'].lower()}s".replace("ys", "ies")]
+    (alone,) = yaml.safe_load_all((project.write(INVENTORY).rendered() / "rbac.yaml").read_text())
+    assert alone["kind"] == "Role"
+
+
 ONE = """\
 cluster: lab
 engine: kubernetes

@@ -15,8 +15,10 @@ from kit.model import Kubernetes
 from kit.runtime.status import State
 from kit.runtime.steps import Step
 from kit.targets.kubernetes.decide import Wanted, decide
-from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
+from kit.targets.kubernetes.errors import KubectlError
+from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
+from kit.targets.kubernetes.reasons import refused, unplaced
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
 from kit.targets.kubernetes.status import host_statuses, job_state
 from kit.targets.kubernetes.wait import (
@@ -166,11 +168,16 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
     "no node is free": (
         (
             pod("n1"),
-            pod("", phase="Pending", code="Unschedulable", why="0/2 nodes: 1 Insufficient gpu"),
+            pod(
+                "",
+                phase="Pending",
+                code="Unschedulable",
+                why="0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims",
+            ),
         ),
         [
             ("n1", State.RUNNING, ""),
-            ("n2", State.WAITING, "no node takes it: 0/2 nodes: 1 Insufficient gpu"),
+            ("n2", State.WAITING, "no node takes it: 2 nodes have no free GPU (nvidia.com/gpu)"),
         ],
     ),
     "a node is dead": (
@@ -320,7 +327,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         settings = Kubernetes("prod", "~/kube", "training", None, None, 1, "ReadWriteMany")
-        return Kubectl(settings)
+        return Kubectl(settings, Path("compose/lab/rbac.yaml"))
 
     return make
 
@@ -353,7 +360,6 @@ def test_a_missing_kubectl_is_told(fake: Fake, monkeypatch: pytest.MonkeyPatch) 
 
 
 ERRORS = {
-    'Error from server (Forbidden): pods is forbidden: User "anna" cannot list': "a Role",
     'error: context "prod" does not exist': "get-contexts",
     'Error from server (NotFound): namespaces "training" not found': "create namespace training",
     "The connection to the server a:6443 was refused - connection refused": "readyz",
@@ -367,6 +373,90 @@ def test_errors_of_kubectl_have_a_hint(fake: Fake, stderr: str) -> None:
         fake(f"echo '{stderr}' >&2; exit 1").run("get", "pods")
     assert stderr in caught.value.message
     assert ERRORS[stderr] in caught.value.hint
+
+
+FORBIDDEN = """\
+Error from server (Forbidden): jobs.batch is forbidden: User "anna" cannot list resource "jobs" in \
+API group "batch" in the namespace "training"
+Error from server (Forbidden): pods is forbidden: User "anna" cannot list resource "pods" in API \
+group "" in the namespace "training"
+"""
+
+
+def test_a_forbidden_verb_is_named_with_the_file_of_the_role(fake: Fake) -> None:
+    with pytest.raises(KubectlError) as caught:
+        fake(f"printf '%s' '{FORBIDDEN}' >&2; exit 1").run("get", "jobs,pods")
+    assert caught.value.message == "anna may not list jobs.batch, pods in the namespace training"
+    assert "compose/lab/rbac.yaml has the rights that kit needs" in caught.value.hint
+
+
+WRONG = ['context "prod" does not exist', 'namespaces "training" not found']
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_a_wrong_cluster_is_a_mistake_in_the_inventory(fake: Fake, said: str) -> None:
+    with pytest.raises(KubectlError) as caught:
+        fake(f"echo 'error: {said}' >&2; exit 1").run("get")
+    assert caught.value.exit_status == 2
+    assert "in the inventory" in caught.value.hint
+
+
+OTHERS = "1 node(s) didn't match Pod's node affinity/selector"
+TAINT = "1 node(s) had untolerated taint"
+NODE = "no node takes it: 1 node has"
+UNPLACED = {
+    "pod has unbound immediate PersistentVolumeClaims. not found": "its volume claim gets no vol",
+    'persistentvolumeclaim "a" not found': "its volume claim a is not there: deploy its job",
+    f"0/2 nodes are available: {OTHERS}, 1 Insufficient cpu. x": f"{NODE} too little free cpu",
+    f"0/1 nodes are available: {TAINT} {{node.kubernetes.io/unreachable: }}. preemption: 0/1": (
+        f"{NODE} stopped to answer"
+    ),
+    f"0/2 nodes are available: {TAINT}(s) {{node.kubernetes.io/disk-pressure: }}, 1 node(s) were "
+    "unschedulable. x": f"{NODE} too little disk (kubectl describe node); 1 node has been cordoned",
+    f"0/2 nodes are available: {OTHERS}, 1 node(s) didn't match pod anti-affinity rules. no": (
+        f"{NODE} a pod of it already; compare the hosts with `kubectl get nodes"
+    ),
+    f"0/1 nodes are available: {TAINT} {{team: blue}}. x": f"{NODE} the taint team",
+    "0/1 nodes are available: 1 something new. x": "no node takes it: 1 something new",
+    "waiting for an addon": "no node takes it: waiting for an addon",
+}
+
+
+@pytest.mark.parametrize("said", UNPLACED)
+def test_the_scheduler_is_told_in_kits_words(said: str) -> None:
+    assert unplaced(said).startswith(UNPLACED[said])
+
+
+def test_a_job_without_pods_names_the_quota() -> None:
+    event = (
+        'Error creating: pods "train-digits-0-a" is forbidden: exceeded quota: gpus, requested: '
+        "requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=2, limited: "
+        "requests.nvidia.com/gpu=2"
+    )
+    found = Namespace((TRAINS,), (pod("n1"),), {STACK: refused(event)})
+    assert found.lacks_pods
+    (_, lacks) = host_statuses(found, STACK, ("n1", "n2"))
+    assert lacks.message.startswith("the quota gpus of the namespace does not suffice: it limits")
+    assert refused('Error creating: pods "a" is forbidden: violates PodSecurity') == (
+        "violates PodSecurity"
+    )
+
+
+def test_a_server_without_pods_names_the_reason() -> None:
+    condition = {"type": "ReplicaFailure", "status": "True", "message": "pods x is forbidden: no"}
+    meta = {
+        "name": "serve-digits",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {
+            "app.kubernetes.io/instance": "serve-digits",
+            "app.kubernetes.io/component": "serve",
+        },
+    }
+    server = read_object(
+        {"kind": "Deployment", "metadata": meta, "status": {"conditions": [condition]}}
+    )
+    (host,) = host_statuses(Namespace((server,), ()), "serve-digits", ("n3",))
+    assert host.message == "no"
 
 
 def test_lines_without_a_time_are_not_the_containers(fake: Fake) -> None:

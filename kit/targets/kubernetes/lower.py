@@ -29,6 +29,8 @@ from kit.workload.settings import Config
 from kit.workload.types import Kind, Part, Role, Workload
 
 KUSTOMIZATION = "kustomization.yaml"
+ROLE = "rbac.yaml"
+"""The rights of those who run kit; only an administrator can grant them."""
 FOLDER = "kubernetes"
 """The folder of the manifests in the tree."""
 
@@ -53,7 +55,7 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
         plan=plan,
         # kit reaches no pod: Kubernetes alone asks servers for their health.
         workloads=tuple(replace(each, health="") for each in workloads),
-        outputs=tuple(_outputs(settings, workloads, manifests)),
+        outputs=(*_outputs(settings, workloads, manifests), _role(plan.cluster, settings)),
         images=plan.images,
         own_notes=tuple(_data_notes(plan)),
         on_hosts=False,
@@ -161,6 +163,12 @@ def _outputs(
         tuple(each.file for each in workloads if each.name in manifests),
         others=tuple((stack, configs) for stack, configs, _ in stacks),
     )
+
+
+def _role(cluster: str, settings: Kubernetes) -> Output:
+    role, subjects = f"kit-{cluster}", settings.deployers
+    values = {"role": role, "cluster": cluster, "settings": settings, "subjects": subjects}
+    return Output(ROLE, f"{ROLE}.j2", values)
 
 
 def configs_of(workload: Workload) -> tuple[Config, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from kit.targets.kubernetes.names import COMPONENT, FILE, INDEX, INSTANCE
+from kit.targets.kubernetes.reasons import refused
 from kit.workload.names import owner_of
 from kit.workload.types import Kind, Role
 
@@ -21,9 +22,10 @@ LOST = "DeletionByTaintManager"
 class Object:
     """An object of a workload. `stack` is its label, `file` the hash of the file it is from.
 
-    `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why. `ready`
-    are the pods of a Deployment that answer, `most_failed` those of a Job that may fail for good.
-    `rolls`: pods of the Deployment's former template are there, or it has not been seen yet.
+    `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why, or why a
+    Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
+    a Job that may fail for good. `rolls`: pods of the Deployment's former template are there, or it
+    has not been seen yet.
     """
 
     kind: str
@@ -84,10 +86,14 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What a namespace has of a cluster of kit."""
+    """What a namespace has of a cluster of kit.
+
+    `refused` are the reasons why controllers could not create pods, by the names of their objects.
+    """
 
     objects: tuple[Object, ...]
     pods: tuple[Pod, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, stack: str) -> tuple[Object, ...]:
         """Return the objects of a workload."""
@@ -117,6 +123,21 @@ class Namespace:
         return tuple(sorted(own, key=lambda pod: (pod.created, pod.name)))
 
     @property
+    def lacks_pods(self) -> bool:
+        """Whether a Job that goes on has fewer pods than it wants."""
+        stacks = {each.stack for each in self.objects if each.kind == "Job" and not each.ended}
+        return any(
+            sum(each.replicas for each in self.jobs(stack)) > len(self.pods_of(stack))
+            for stack in stacks
+        )
+
+    def refusal(self, stack: str) -> str:
+        """Return why a workload lacks pods, "" if no reason is known."""
+        own = self.working(stack)
+        found = (self.refused.get(each.name, "" if each.ended else each.reason) for each in own)
+        return next(filter(None, found), "")
+
+    @property
     def stacks(self) -> Mapping[str, tuple[Kind, str]]:
         """The workloads that have something that trains or answers: stacks with kind and name."""
         found = {each.stack for each in self.objects if self.working(each.stack)}
@@ -140,12 +161,18 @@ def read_object(document: Mapping[str, Any]) -> Object:
         created=seconds(meta["creationTimestamp"]),
         ended=ENDS.get(ended["type"], ended["type"]) if ended else "",
         ended_at=seconds(ended["lastTransitionTime"]) if ended else None,
-        reason=(ended.get("message") or "") if ended else "",
+        reason=(ended.get("message") or "") if ended else _replica_failure(status),
         replicas=spec.get("completions") or spec.get("replicas") or 0,
         ready=status.get("readyReplicas") or 0,
         most_failed=spec.get("maxFailedIndexes") or 0,
         rolls=document["kind"] == "Deployment" and _rolls(meta, spec, status),
     )
+
+
+def _replica_failure(status: Mapping[str, Any]) -> str:
+    """Return why a Deployment could not create pods, or ""."""
+    failure = _condition(status, "ReplicaFailure")
+    return refused(failure.get("message") or "") if failure.get("status") == "True" else ""
 
 
 def _rolls(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:

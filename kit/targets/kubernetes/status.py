@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kit.runtime.endings import HOPELESS, never_began
 from kit.runtime.status import HostStatus, State
+from kit.targets.kubernetes.reasons import unplaced
 from kit.targets.kubernetes.state import Namespace, Object, Pod
 from kit.workload.types import Kind
 
@@ -28,12 +29,13 @@ def host_statuses(found: Namespace, stack: str, planned: Sequence[str]) -> tuple
     placed = {pod.node: pod for pod in pods if pod.node}
     waiting = [pod for pod in pods if not (pod.node or pod.over)]
     over = {each.name for each in found.working(stack) if each.ended}
+    refusal = found.refusal(stack)
     statuses = []
     for host in dict.fromkeys((*planned, *placed)):
         pod = placed.get(host)
         if waiting and (pod is None or pod.ends or _failed(pod)):
             pod = waiting.pop(0)
-        statuses.append(_host_status(host, pod, ended=bool(over)))
+        statuses.append(_host_status(host, pod, refusal, ended=bool(over)))
     statuses += [_host_status(NOWHERE, pod, ended=bool(over)) for pod in waiting]
     return tuple(statuses)
 
@@ -42,9 +44,10 @@ def _failed(pod: Pod) -> bool:
     return pod.phase == "Failed"
 
 
-def _host_status(host: str, pod: Pod | None, *, ended: bool) -> HostStatus:
+def _host_status(host: str, pod: Pod | None, refusal: str = "", *, ended: bool) -> HostStatus:
     if pod is None:
-        message = "" if ended else "Kubernetes has not created a pod for it yet"
+        yet = refusal or "Kubernetes has not created a pod for it yet"
+        message = "" if ended else yet
         state = State.STOPPED if ended else State.WAITING
         return HostStatus(host, 0, state, None, message=message)
     return HostStatus(
@@ -79,7 +82,7 @@ def explain(pod: Pod) -> str:
     if pod.code in STARTING:
         return PULLING
     if pod.code == "Unschedulable":
-        return f"no node takes it: {pod.why}"
+        return unplaced(pod.why)
     if pod.code == "CreateContainerConfigError":
         return f"its container cannot be made: {pod.why}"
     if pod.phase == "Failed" or pod.code in ENDED_CODES:

@@ -152,6 +152,7 @@ class Kubernetes:
     `context` and `kubeconfig` are None for those that kubectl would take. `image_pull_secret` is
     the name of a Secret in the `namespace`. `storage_class` is None for the cluster's default,
     `storage_size` is in bytes, `storage_access` an access mode of claims. `deployers` may run kit.
+    `pool`: hosts are any nodes, with GPUs of the `product` unless it is None.
     """
 
     context: str | None
@@ -162,6 +163,8 @@ class Kubernetes:
     storage_size: int
     storage_access: str
     deployers: tuple[Subject, ...] = ()
+    pool: bool = False
+    product: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ PURE_MODULES = (
     "targets/kubernetes/convert",
     "targets/kubernetes/errors",
     "targets/kubernetes/names",
+    "targets/kubernetes/nodes",
     "targets/kubernetes/objects",
     "targets/kubernetes/pods",
     "targets/kubernetes/reasons",

@@ -131,6 +131,22 @@ def test_the_schemas_notice_a_wrong_field(project: Project) -> None:
         hold_to_the_api([job])
 
 
+def _machines(draw: st.DrawFn, hosts: int) -> Iterator[str]:
+    """Hosts with names, or a pool."""
+    if draw(st.booleans()):
+        yield f"nodes: {{count: {hosts}, gpus: {draw(st.integers(1, 8))}}}"
+        return
+    yield "hosts:"
+    for number in range(hosts):
+        gpus: Any = draw(st.integers(1, 4))
+        if draw(st.booleans()):
+            gpus = [{"uuid": f"GPU-{number}{index}", "model": "A100"} for index in range(gpus)]
+        elif serves := draw(st.integers(0, gpus)):
+            use = ["inference" if index < serves else "training" for index in range(gpus)]
+            gpus = [{"index": index, "use": each} for index, each in enumerate(use)]
+        yield f"  n{number}: {{address: 10.0.0.{number + 1}, gpus: {json.dumps(gpus)}}}"
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
     """Inventories with a job and a server, all of them sound."""
@@ -145,15 +161,7 @@ def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
     }.items():
         if draw(st.booleans()):
             section[key] = draw(st.sampled_from(values))
-    lines += [f"kubernetes: {json.dumps(section)}", "hosts:"]
-    for number in range(hosts):
-        gpus: Any = draw(st.integers(1, 4))
-        if draw(st.booleans()):
-            gpus = [{"uuid": f"GPU-{number}{index}", "model": "A100"} for index in range(gpus)]
-        elif serves := draw(st.integers(0, gpus)):
-            use = ["inference" if index < serves else "training" for index in range(gpus)]
-            gpus = [{"index": index, "use": each} for index, each in enumerate(use)]
-        lines.append(f"  n{number}: {{address: 10.0.0.{number + 1}, gpus: {json.dumps(gpus)}}}")
+    lines += [f"kubernetes: {json.dumps(section)}", *_machines(draw, hosts)]
     text = draw(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20))
     job: dict[str, Any] = {"environment": {"GREETING": text, "on": "$(HOME) $HOME"}}
     if draw(st.booleans()):
@@ -345,6 +353,52 @@ def test_a_changed_job_is_another_config_map(project: Project) -> None:
         assert made["name"] in (tree / "kubernetes" / "train-digits.yaml").read_text()
         names.append(made["name"])
     assert names[0] != names[1]
+
+
+POOL = """\
+cluster: lab
+engine: kubernetes
+kubernetes: {namespace: training}
+nodes: {count: 3, gpus: 8, product: NVIDIA-H100-80GB-HBM3}
+"""
+
+
+def test_a_pool_of_nodes_is_chosen_by_the_scheduler(project: Project) -> None:
+    job = JOB + "hosts: {min: 2}\n"
+    objects = manifests(project.write(POOL, {"digits": job}).rendered())
+    hold_to_the_api(objects)
+    spec = of_kind(objects, "Job", "train-digits")["spec"]
+    pod = spec["template"]["spec"]
+    assert (spec["completions"], pod["nodeSelector"]) == (
+        3,
+        {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+    )
+    assert list(pod["affinity"]) == ["podAntiAffinity"]
+    # A dead node's pod is replaced on another one only with the default podReplacementPolicy.
+    assert not {"podFailurePolicy", "podReplacementPolicy"} & spec.keys()
+    limits = container(spec["template"])["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "8"
+    coordinator = of_kind(objects, "Job", "train-digits-rendezvous")["spec"]["template"]["spec"]
+    assert not {"nodeSelector", "affinity"} & coordinator.keys()
+    parts = (project.folder / "compose" / "lab" / "plan.json").read_text()
+    assert '"product": "NVIDIA-H100-80GB-HBM3"' in parts
+
+
+WRONG_POOLS = {
+    "nodes: {count: 0}": "nodes.count: 0 is out of range",
+    "nodes: {count: 2, product: a b}": "nodes.product: 'a b' is not the value of a label",
+    "nodes: {count: 2}\nhosts: {n1: {address: n1}}": "nodes: an inventory has hosts or nodes",
+    "nodes: {count: 1}\nengine: local": "nodes: engine local needs hosts with names",
+    "": "hosts: is missing",
+}
+
+
+@pytest.mark.parametrize("nodes", WRONG_POOLS)
+def test_a_wrong_pool_has_its_line(project: Project, nodes: str) -> None:
+    engine = "" if "engine" in nodes else "engine: kubernetes\n"
+    text = f"cluster: lab\n{engine}kubernetes: {{namespace: a}}\n{nodes}\n"
+    result = project.write(text).kit("plan")
+    assert (result.status, WRONG_POOLS[nodes] in result.err) == (2, True), result.err
 
 
 def test_the_rights_of_deployers_are_a_role_of_their_own(project: Project) -> None:

@@ -20,7 +20,7 @@ from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
 from kit.targets.kubernetes.reasons import refused, unplaced
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
-from kit.targets.kubernetes.status import host_statuses, job_state
+from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
 from kit.targets.kubernetes.wait import (
     NotReplacedError,
     NotUpError,
@@ -252,6 +252,23 @@ def test_a_job_has_the_state_of_its_hosts(name: str) -> None:
     objects, pods, needed, expected = JOBS[name]
     hosts = host_statuses(Namespace(objects, pods), STACK, ("n1", "n2"))
     assert job_state(Kind.JOB, objects, hosts, needed)[0] is expected
+
+
+def test_a_pool_has_a_place_for_each_index() -> None:
+    """A dead node's pod has a successor on another one; one pod waits, one is not created yet."""
+    pods = (
+        pod("n1", index=0),
+        pod("n2", index=1, ends=True, lost=True),
+        pod("n4", index=1, name="b", created=200.0),
+        pod("", index=2, name="c", phase="Pending", code="Unschedulable", why="no"),
+    )
+    hosts = pool_statuses(Namespace((TRAINS,), pods), STACK, 4)
+    assert [(host.host, host.state) for host in hosts] == [
+        ("n1", State.RUNNING),
+        ("n4", State.RUNNING),
+        ("nowhere", State.WAITING),
+        ("nowhere", State.WAITING),
+    ]
 
 
 def test_a_server_runs_when_a_pod_of_it_answers() -> None:

@@ -85,6 +85,11 @@ def _forbidden(
     status: int,
 ) -> KubectlError:
     user = found[0][0]
+    if "at the cluster scope" in text:
+        _, verb, resource, _ = found[0]
+        hint = f"ask an administrator: kubectl create clusterrole kit --verb={verb} "
+        hint += f"--resource={resource}, and a ClusterRoleBinding"
+        return KubectlError(one_line(f"{user} may not {verb} {resource}"), hint, text, status)
     acts: dict[str, list[str]] = {}
     for _, verb, resource, group in found:
         acts.setdefault(verb, []).append(f"{resource}.{group}".removesuffix("."))

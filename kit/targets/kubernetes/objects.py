@@ -75,7 +75,8 @@ class Probe:
 class Pod:
     """The template of a pod with one container.
 
-    `hosts` are the nodes that may run it, each at most one; none: any node. `gpus` are those of
+    `hosts` are the nodes that may run it; none: any node, with GPUs of the `product` unless it is
+    "". `apart`: a node runs at most one. `gpus` are those of
     each pod. `limits` and `requests` are quantities by resource. `linger` are the seconds in which
     it still answers before it is told to end, within `grace`, None for the default.
     """
@@ -94,6 +95,8 @@ class Pod:
     limits: tuple[tuple[str, str], ...]
     requests: tuple[tuple[str, str], ...]
     pull_secret: str
+    product: str
+    apart: bool
     linger: int
     grace: int | None
 

@@ -40,6 +40,20 @@ def host_statuses(found: Namespace, stack: str, planned: Sequence[str]) -> tuple
     return tuple(statuses)
 
 
+def pool_statuses(found: Namespace, stack: str, number: int) -> tuple[HostStatus, ...]:
+    """Return the status of each place in a pool of nodes, from its newest pod."""
+    over = any(each.ended for each in found.working(stack))
+    newest = {
+        pod.name if pod.index is None else pod.index: pod
+        for pod in found.pods_of(stack)
+        if pod.index is not None or not pod.over
+    }
+    pods = sorted(newest.values(), key=lambda pod: (pod.node == "", pod.node))
+    statuses = [_host_status(pod.node or NOWHERE, pod, ended=over) for pod in pods]
+    lacking = _host_status(NOWHERE, None, found.refusal(stack), ended=over)
+    return (*statuses, *[lacking] * (number - len(statuses)))
+
+
 def _failed(pod: Pod) -> bool:
     return pod.phase == "Failed"
 

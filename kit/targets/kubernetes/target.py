@@ -38,7 +38,7 @@ from kit.targets.kubernetes.observe import (
 )
 from kit.targets.kubernetes.registers import Registers
 from kit.targets.kubernetes.state import Namespace, Pod
-from kit.targets.kubernetes.status import host_statuses, job_state
+from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
 from kit.targets.kubernetes.wait import NotReplacedError, NotUpError, Seen, wait_until_up
 from kit.values import Say
 from kit.workload.names import kind_of, stack_of_job
@@ -137,6 +137,8 @@ class KubernetesTarget:
 
     def _hosts(self, found: Namespace, name: str) -> tuple[HostStatus, ...]:
         planned = tuple(self._rendered.devices.get(name, ()))
+        if self._kubectl.settings.pool:
+            return pool_statuses(found, _stack_of(name), len(planned))
         return host_statuses(found, _stack_of(name), planned)
 
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:

@@ -30,6 +30,7 @@ COMMANDS = {
     "bench": "bench:command",
     "plan": "plan:command",
     "split": "split:command",
+    "convert": "convert:command",
     "render": "render:command",
     "image": "image:command",
     "swarm": "swarm:command",

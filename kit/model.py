@@ -138,12 +138,21 @@ def interfaces_of(host: Host, network: Network) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """A user, a group or a service account of Kubernetes; `kind` is that of a RoleBinding."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kubernetes:
     """The cluster of Kubernetes, and the place of the objects there.
 
     `context` and `kubeconfig` are None for those that kubectl would take. `image_pull_secret` is
     the name of a Secret in the `namespace`. `storage_class` is None for the cluster's default,
-    `storage_size` is in bytes, `storage_access` an access mode of claims.
+    `storage_size` is in bytes, `storage_access` an access mode of claims. `deployers` may run kit.
+    `pool`: hosts are any nodes, with GPUs of the `product` unless it is None.
     """
 
     context: str | None
@@ -153,6 +162,9 @@ class Kubernetes:
     storage_class: str | None
     storage_size: int
     storage_access: str
+    deployers: tuple[Subject, ...] = ()
+    pool: bool = False
+    product: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,7 +302,7 @@ KEYS: list[tuple[str, str, str, str]] = [
     ("job", "train", "num_epochs: 5", "epochs: 5"),
     ("job", "", "epochs: 3", "train: {epochs: 3}"),
     ("job", "train", "fp16: true", "precision: auto"),
-    ("inventory", "", "nodes: {}", "hosts: {pc1: {address: 192.168.8.151, gpus: 1}}"),
+    ("inventory", "", "machines: {}", "hosts: {pc1: {address: 192.168.8.151, gpus: 1}}"),
     ("inventory", "", "name: lab", "cluster: lab"),
     ("inventory", "", "mtu: 9000", "network: {mtu: 1500}"),
     ("inventory", "hosts.pc1", "ip: 10.0.0.1", "address: 192.168.8.151"),

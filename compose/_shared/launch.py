@@ -2377,6 +2377,12 @@ class Rounds(Decisions):
         counts = self.spent.known and not self.ends  # A container may be started again.
         return REMEMBERED if self.given_up or counts else ABSENT
 
+    @property
+    def final(self) -> bool:
+        """Whether no host comes again: after other failures, engines start them anew."""
+        done = bool(self._finished and self.group is None)
+        return bool(self.ends or done or "" in self.given_up)
+
     def report(self, report: Report) -> None:
         """Take the report of a host."""
         super().report(report)
@@ -5540,22 +5546,32 @@ CHANCES = 10**6  # Numbers of which the next group has one, if the clock does no
 chance = partial(random.randrange, CHANCES)
 
 
-def coordinate() -> None:
-    """Serve the coordinator of a built-in training."""
+def coordinate() -> int:
+    """Serve the coordinator of a built-in training; return the exit code."""
     hosts = read_nnodes(os.environ)
     notices = Notices(clock=time.monotonic)
-    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say, notices))
+    decisions = Decisions(time.monotonic, *hosts, time.time, chance, say, notices)
+    return serve("coordinator", decisions, partial(is_final, decisions))
 
 
-def serve_rendezvous() -> None:
-    """Serve the rendezvous of a script."""
+def is_final(decisions: Decisions) -> bool:
+    """Return whether no host comes again: all is done, the job ends itself, or by a mistake."""
+    halt = decisions.end.halt if decisions.end else None
+    return bool(decisions.ends or (decisions.end and (halt is None or halt.code == MISTAKE)))
+
+
+def serve_rendezvous() -> int:
+    """Serve the rendezvous of a script; return the exit code."""
     notices = Notices(clock=time.monotonic)
     rounds = Rounds(time.monotonic, today=time.time, chance=chance, say=say, notices=notices)
-    serve("rendezvous", rounds)
+    return serve("rendezvous", rounds, lambda: rounds.final)
 
 
-def serve(name: str, decisions: Decisions) -> None:
-    """Serve only at the own address, until the run is over or a signal arrives."""
+def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
+    """Serve only at the own address, until the run is over or a signal arrives.
+
+    Return an exit code that lets every engine start it again unless the run is `final`.
+    """
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
@@ -5565,6 +5581,7 @@ def serve(name: str, decisions: Decisions) -> None:
     received = asyncio.run(serve_and_notify(decisions, listener))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the {name} on {reason}")
+    return 0 if received or final() else FAILURE
 
 
 async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from kit import files, tree, values
+from kit.commands.nodes import show_nodes
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.config.load import Sources, read_inventory
@@ -48,9 +49,15 @@ def command(
     LOGIN is USER@HOST or HOST, as for ssh; by default, all hosts of the inventory. The command
     installs and changes nothing on the hosts. It shows the difference and asks before it writes the
     inventory; comments, order and settings such as `use:` and `roles:` stay.
+
+    With `engine: kubernetes`, it reads the nodes with their GPU labels, prints what the inventory
+    lacks, and writes nothing.
     """
     text = _text(paths.inventory)
     inventory = read_inventory(text, paths.inventory, Sources()) if text else None
+    if inventory and inventory.kubernetes and not logins:
+        show_nodes(inventory, inventory.kubernetes, as_json=as_json)
+        return 0
     asked = logins_of(logins, inventory)
     answers = ask([Login(each.name, each.ssh) for each in asked])
     facts = [(each, answers[Login(each.name, each.ssh)]) for each in asked]

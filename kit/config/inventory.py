@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from kit import addresses, ranges, values
 from kit.config.data import DataSection, data_faults, to_data
@@ -22,7 +22,14 @@ from kit.config.fields import (
     wrong,
 )
 from kit.config.gpus import Gpus, index_faults, to_gpus
-from kit.config.kubernetes import KubernetesSection, to_kubernetes
+from kit.config.kubernetes import (
+    KubernetesSection,
+    NodesSection,
+    hosts_or_nodes,
+    node_faults,
+    to_kubernetes,
+    with_hosts,
+)
 from kit.config.monitoring import MonitoringSection, monitoring_faults, to_monitoring
 from kit.config.notify import Notify, to_receivers
 from kit.config.queue import LendSection, PoolSection, to_hours, to_sharing
@@ -122,6 +129,7 @@ class SwarmSection(Section):
 class InventorySection(Section):
     """The hosts of one cluster."""
 
+    model_config = Section.model_config | ConfigDict(json_schema_extra=hosts_or_nodes)
     cluster: Label
     engine: Literal["local", "compose", "swarm", "kubernetes"] = Field(
         "local", description="Engine that runs the plan: this machine, Compose, Swarm or Kubernetes"
@@ -132,6 +140,7 @@ class InventorySection(Section):
     network: NetworkSection = Field(NetworkSection(), examples=[{"speed": "1Gbit"}])
     swarm: SwarmSection = Field(SwarmSection(), examples=[{"heartbeat": "2s"}])
     kubernetes: KubernetesSection | None = Field(None, examples=[{"namespace": "training"}])
+    nodes: NodesSection | None = Field(None, examples=[{"count": 4, "gpus": 8}])
     registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
     data: DataSection | None = Field(None, examples=[{"cache": "100GiB"}])
     monitoring: MonitoringSection | None = Field(None, examples=[{"retention": "30d"}])
@@ -139,6 +148,8 @@ class InventorySection(Section):
     queue: PoolSection | None = Field(
         None, examples=[{"people": {"anna": {"share": 2}, "ben": {}}, "zone": "Europe/Berlin"}]
     )
+
+    _of_nodes = model_validator(mode="before")(with_hosts)
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -192,7 +203,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         monitoring=to_monitoring(section.monitoring),
         notify=to_receivers(section.notify, "NOTIFY_ALL"),
         sharing=to_sharing(section.queue),
-        kubernetes=to_kubernetes(section.kubernetes),
+        kubernetes=to_kubernetes(section.kubernetes, section.nodes),
     )
 
 
@@ -267,12 +278,9 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
     network = section.network
     if not hosts:
         return
-    managed = section.engine != "kubernetes"  # A cluster has control planes of its own.
-    if (
-        managed
-        and len(hosts) > 1
-        and not any("manager" in one.roles for one in section.hosts.values())
-    ):
+    managers = [host for host in hosts if "manager" in host.roles]
+    # A cluster of Kubernetes has control planes of its own.
+    if section.engine != "kubernetes" and len(hosts) > 1 and not managers:
         fix = f"give one host the role: `{hosts[0].loc[1]}: {{roles: [manager], …}}`"
         fault(("hosts",), "no host is a manager", fix)
     here = next((host for host in hosts if _only_here(host.address)), None)
@@ -289,10 +297,10 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
     elif network.encrypted and section.engine != "local":
         fix = "leave it out, and use a network that you trust, or a VPN between the hosts"
         fault(("network", "encrypted"), "only the overlay of a Swarm can be encrypted", fix)
+    faults += node_faults(section.nodes, section.engine, section.hosts)
     faults += registry_faults(section.registry, hosts)
     faults += data_faults(section.data, section.registry, hosts)
     faults += monitoring_faults(section.monitoring, hosts)
-    managers = [host for host in hosts if "manager" in host.roles]
     if len(managers) > MOST_MANAGERS:
         what = f"{len(managers)} hosts are managers"
         fault((*managers[-1].loc, "roles"), what, "a Swarm takes 1, 3, 5 or 7: leave some out")

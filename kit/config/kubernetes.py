@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from kit.config.fields import Label, Section, Size, text_field
-from kit.model import Kubernetes
+from kit.errors import INVENTORY, Fault
+from kit.model import Kubernetes, Subject
 from kit.values import WrongValueError
 from trainer.contract.words import shown
 
 LONGEST_NAME = 253
 """Kubernetes rejects longer names (RFC 1123, subdomain)."""
+LONGEST_LABEL = 63
 SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 
@@ -31,6 +34,17 @@ def _context(name: object) -> str:
     raise WrongValueError(what, "write one of `kubectl config get-contexts -o name`")
 
 
+def _product(name: object) -> str:
+    if (
+        isinstance(name, str)
+        and len(name) <= LONGEST_LABEL
+        and re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", name)
+    ):
+        return name
+    what = f"{shown(name)} is not the value of a label"
+    raise WrongValueError(what, "write one of `kubectl get nodes -L nvidia.com/gpu.product`")
+
+
 def _kubeconfig(path: object) -> str:
     if isinstance(path, str) and re.fullmatch(r"(~/|/)\S.*", path):
         return path
@@ -44,9 +58,89 @@ ObjectName = Annotated[
 Context = Annotated[
     str, *text_field(_context, r"^[^-\s]", "training", "A context of the kubeconfig")
 ]
+Product = Annotated[
+    str, *text_field(_product, r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", "Tesla-T4", "A label")
+]
 Kubeconfig = Annotated[
     str, *text_field(_kubeconfig, r"^(/|~/)", "~/.kube/training.yaml", "A file of kubectl")
 ]
+
+
+def _subject(name: object) -> str:
+    if isinstance(name, str) and re.fullmatch(r"\S+( \S+)*", name):
+        return name
+    what = f"{shown(name)} is not the name of a user or of a group"
+    raise WrongValueError(what, "write it as `kubectl auth whoami` shows it")
+
+
+SubjectName = Annotated[
+    str, *text_field(_subject, r"^\S+( \S+)*$", "ml-team", "A name that the cluster knows")
+]
+
+
+class Deployers(Section):
+    """People and programs that may run kit: the subjects of the RoleBinding in `rbac.yaml`."""
+
+    users: list[SubjectName] = Field(
+        default=[], description="Users, as `kubectl auth whoami` shows them", examples=[["anna"]]
+    )
+    groups: list[SubjectName] = Field(
+        default=[], description="Groups of users", examples=[["ml-team"]]
+    )
+    service_accounts: list[ObjectName] = Field(
+        default=[],
+        description="Service accounts of the namespace, for example of CI",
+        examples=[["ci"]],
+    )
+
+
+class NodesSection(Section):
+    """A number of equal nodes of Kubernetes in place of `hosts:`; its scheduler chooses them."""
+
+    count: int = Field(ge=1, le=4096, description="Number of nodes", examples=[4])
+    gpus: int = Field(1, ge=1, le=64, description="GPUs of each node", examples=[8])
+    product: Product | None = Field(
+        None,
+        description="Model of the GPUs, by the nodes' label `nvidia.com/gpu.product`, which GPU "
+        "feature discovery writes; default: any",
+        examples=["NVIDIA-H100-80GB-HBM3"],
+    )
+
+
+def with_hosts(section: object) -> object:
+    """Return an inventory with hosts for its `nodes`, unless one of the values is wrong."""
+    if not isinstance(section, dict) or "nodes" not in section or "hosts" in section:
+        return section
+    try:
+        nodes = NodesSection.model_validate(section["nodes"])
+    except ValidationError:
+        return {**section, "hosts": {"node1": {"address": "node1"}}}
+    name = _name_of(nodes.count)
+    model = {"model": nodes.product} if nodes.product else {}
+    gpus = [{"index": index, **model} for index in range(nodes.gpus)]
+    return {**section, "hosts": {name: {"address": name, "gpus": gpus}}}
+
+
+def hosts_or_nodes(schema: dict[str, Any]) -> None:
+    """Change the schema of an inventory for editors: `nodes` stand for `hosts`."""
+    schema["required"].remove("hosts")
+    schema["anyOf"] = [{"required": ["hosts"]}, {"required": ["nodes"]}]
+
+
+def node_faults(nodes: NodesSection | None, engine: str, hosts: Iterable[str]) -> Iterator[Fault]:
+    """Reject nodes without names where they have no meaning."""
+    if nodes is None:
+        return
+    if engine != "kubernetes":
+        fix = "describe the machines in `hosts:`, or set `engine: kubernetes`"
+        yield Fault(INVENTORY, ("nodes",), f"engine {engine} needs hosts with names", fix)
+    if list(hosts) != [_name_of(nodes.count)]:
+        what = "an inventory has hosts or nodes, not both"
+        yield Fault(INVENTORY, ("nodes",), what, "leave out one of them")
+
+
+def _name_of(count: int) -> str:
+    return f"node[1-{count}]" if count > 1 else "node1"
 
 
 class KubernetesSection(Section):
@@ -84,10 +178,17 @@ class KubernetesSection(Section):
         description="Access mode of these volumes. The hosts of a job share one: `ReadWriteOnce` "
         "suffices for a cluster of one host",
     )
+    deployers: Deployers | None = Field(
+        None,
+        description="People and programs that may run kit. `rbac.yaml` gives them the fewest "
+        "rights that suffice; an administrator applies it",
+    )
 
 
-def to_kubernetes(section: KubernetesSection | None) -> Kubernetes | None:
-    """Convert the validated section to a value."""
+def to_kubernetes(
+    section: KubernetesSection | None, nodes: NodesSection | None = None
+) -> Kubernetes | None:
+    """Convert the validated sections to a value."""
     if section is None:
         return None
     return Kubernetes(
@@ -98,4 +199,15 @@ def to_kubernetes(section: KubernetesSection | None) -> Kubernetes | None:
         storage_class=section.storage_class,
         storage_size=section.storage_size,
         storage_access=section.storage_access,
+        deployers=tuple(_subjects(section.deployers)),
+        pool=nodes is not None,
+        product=nodes.product if nodes else None,
     )
+
+
+def _subjects(section: Deployers | None) -> Iterator[Subject]:
+    if section is None:
+        return
+    yield from (Subject("User", each) for each in section.users)
+    yield from (Subject("Group", each) for each in section.groups)
+    yield from (Subject("ServiceAccount", each) for each in section.service_accounts)

@@ -267,7 +267,7 @@ OF_HOST: Rows = (
 OF_INVENTORY: Rows = (
     (
         {"hosts": {"pc1": {"address": "192.168.8.151", "gpus": 1}}},
-        "nodes node machines servers workers nodelist node_list hostfile gpus gpu nnodes all "
+        "node machines servers workers nodelist node_list hostfile gpus gpu nnodes all "
         "replicas num_nodes nproc_per_node resources address ip ssh host inventory slots devices",
     ),
     (

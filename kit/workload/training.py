@@ -198,14 +198,12 @@ def _about(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> tuple
         lost = " If that host is down, the run waits until it is back." if host_network else ""
         return (
             f"The rendezvous{where} decides which hosts run the script together.{lost}",
-            "It ends with each run and is restarted. It needs no healthcheck: it ends if it "
-            "cannot serve.",
+            "It ends with each run. It needs no healthcheck: it ends if it cannot serve.",
         )
     lost = " If that host is down, the others train on, and no host joins." if host_network else ""
     return (
         f"The coordinator{where} decides which hosts train together.{lost}",
-        "It ends with each run and is restarted. It needs no healthcheck: it ends if it cannot "
-        "serve.",
+        "It ends with each run. It needs no healthcheck: it ends if it cannot serve.",
         "A change of KIT_NNODES, the least and most hosts, restarts only this: the hosts continue.",
     )
 

@@ -1,4 +1,4 @@
-"""A job on the cluster that KUBECONFIG names: deploy, lost pods, stop and resume.
+"""A job and a server on the cluster that KUBECONFIG names: deploy, lost pods, resume, rollout.
 
 `make test-kubernetes` runs it in a namespace of its own, which it removes. The nodes must offer
 nvidia.com/gpu, real or pretended, and have or get the image KIT_KUBERNETES_IMAGE.
@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,6 +34,32 @@ hosts: {{min: 1}}
 limits: {{shared_memory: 64MiB}}
 stop_grace_period: 20s
 """
+WEB = """\
+import http.server, signal, sys, threading
+class Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"VERSION")
+    def log_message(self, *words):
+        pass
+server = http.server.ThreadingHTTPServer(("", 8080), Web)
+signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+server.serve_forever()
+"""
+CLIENT = """\
+import sys, time, urllib.request
+seen = set()
+while seen != {"one", "two"}:
+    with urllib.request.urlopen("http://serve-web:8080/", timeout=10) as answer:
+        seen.add(answer.read().decode())
+    print(len(seen), flush=True)
+    time.sleep(0.02)
+for _ in range(500):
+    urllib.request.urlopen("http://serve-web:8080/", timeout=10).read()
+    time.sleep(0.02)
+"""
+"""Fails at the first lost request; ends some seconds after both versions have answered."""
 
 
 def kubectl(*words: str) -> Any:
@@ -43,6 +69,19 @@ def kubectl(*words: str) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) if "json" in words else done.stdout
+
+
+def json_file(story: Story, document: dict[str, Any]) -> str:
+    path = story.project.folder / "object.json"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def await_that(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(1)
 
 
 @dataclass
@@ -134,11 +173,13 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     story.await_job(lambda job: job["world_size"] == number)
     print(f"longest time between two steps: {story.gaps():.1f} s")
 
-    meeting = "deployment/train-digits-rendezvous"
-    kubectl("-n", story.namespace, "scale", meeting, "--replicas=0")
+    kubectl("-n", story.namespace, "delete", "job/train-digits-rendezvous")
     before = story.job()["progress"]["step"]
     story.await_job(lambda job: job["progress"]["step"] > before)  # It trains on.
-    kubectl("-n", story.namespace, "scale", meeting, "--replicas=1")
+    assert (
+        "job/train-digits-rendezvous is missing" in story.kit("deploy", "digits", "--dry-run").out
+    )
+    story.kit("deploy", "digits")
 
     story.await_job(lambda job: job["checkpoint"])
     said = story.kit("stop", "digits").out
@@ -176,15 +217,64 @@ def test_an_image_that_is_not_there_is_told(story: Story) -> None:
 
 def test_what_others_have_changed_is_told(story: Story) -> None:
     story.kit("deploy", "digits")
-    words = ("deployment/train-digits-rendezvous", "--field-manager=anna")
-    kubectl("-n", story.namespace, "patch", *words, '-p={"spec":{"replicas":2}}')
+    words = ("job/train-digits-rendezvous", "--field-manager=anna")
+    kubectl("-n", story.namespace, "patch", *words, '-p={"spec":{"backoffLimit":2}}')
     result = kit_process(story.project.folder, "deploy", "digits")
-    assert (result.status, "anna has changed .spec.replicas" in result.err) == (1, True)
+    assert (result.status, "anna has changed .spec.backoffLimit" in result.err) == (1, True)
     story.kit("stop", "digits")
 
 
-def test_the_files_alone_suffice(story: Story, tmp_path: Path) -> None:
+def web(version: str) -> str:
+    words = json.dumps(["python3", "-c", WEB.replace("VERSION", version)])
+    return f'image: {IMAGE}\ncommand: {words}\nport: 8080\nuser: "65534:65534"\nhealth: /\n'
+
+
+def client(namespace: str) -> dict[str, Any]:
+    """A pod that asks the server until it has answered by both versions."""
+    limits = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    words = ["python3", "-c", CLIENT]
+    container = {"name": "client", "image": IMAGE, "command": words, "securityContext": limits}
+    user = {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"restartPolicy": "Never", "securityContext": user, "containers": [container]}
+    meta = {"name": "client", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def test_a_server_is_replaced_without_a_lost_request(story: Story) -> None:
+    inventory = story.project.folder / "inventory.yaml"
+    serves = inventory.read_text().replace("gpus: 1", "gpus: [{index: 0, use: inference}]")
+    story.project.write(serves, {}, {"web": web("one")})
+    story.kit("render")
+    story.kit("deploy")
+    kubectl("apply", "-f", json_file(story, client(story.namespace)))
+    phase = partial(
+        kubectl, "-n", story.namespace, "get", "pod/client", "-o=jsonpath={.status.phase}"
+    )
+    await_that(lambda: phase() == "Running" and kubectl("-n", story.namespace, "logs", "client"))
+    story.project.write(None, {}, {"web": web("two")})
+    story.kit("render")
+    story.kit("deploy")
+    await_that(lambda: phase() != "Running")
+    assert phase() == "Succeeded", kubectl("-n", story.namespace, "logs", "client")
+    story.kit("stop", "serve-web")
+
+
+def test_the_files_alone_suffice(story: Story) -> None:
     tree = story.project.folder / "compose" / "test"
-    kubectl("apply", "--server-side", "--field-manager=kit", "-k", str(tree))
-    story.await_job(lambda job: job["state"] == "running")
+
+    def apply(job: str) -> None:
+        story.project.write(None, {"digits": job})
+        story.kit("render")
+        kubectl("apply", "--server-side", "--field-manager=kit", "-k", str(tree))
+
+    def has(condition: str, job: str) -> bool:
+        words = ("-n", story.namespace, "get", f"job/{job}", "-o", "json")
+        conditions = kubectl(*words)["status"].get("conditions", ())
+        return any((each["type"], each["status"]) == (condition, "True") for each in conditions)
+
+    apply(JOB.replace("epochs: 3000", "epochs: 3"))
+    await_that(lambda: has("Complete", "train-digits"))
+    await_that(lambda: has("Complete", "train-digits-rendezvous"))
     story.kit("stop", "digits")
+    apply(JOB.replace("dataset: digits", "dataset: mnist"))  # Its files are not in /data.
+    await_that(lambda: has("Failed", "train-digits"))

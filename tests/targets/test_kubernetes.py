@@ -61,6 +61,11 @@ def pods(objects: list[Object]) -> Iterator[Object]:
             yield template
 
 
+def trains(each: Object) -> bool:
+    """Whether an object is a Job of pods that train."""
+    return bool(each["kind"] == "Job" and each["spec"].get("completionMode") == "Indexed")
+
+
 def container(template: Object) -> Object:
     (found,) = template["spec"]["containers"]
     assert isinstance(found, dict)
@@ -126,6 +131,22 @@ def test_the_schemas_notice_a_wrong_field(project: Project) -> None:
         hold_to_the_api([job])
 
 
+def _machines(draw: st.DrawFn, hosts: int) -> Iterator[str]:
+    """Hosts with names, or a pool."""
+    if draw(st.booleans()):
+        yield f"nodes: {{count: {hosts}, gpus: {draw(st.integers(1, 8))}}}"
+        return
+    yield "hosts:"
+    for number in range(hosts):
+        gpus: Any = draw(st.integers(1, 4))
+        if draw(st.booleans()):
+            gpus = [{"uuid": f"GPU-{number}{index}", "model": "A100"} for index in range(gpus)]
+        elif serves := draw(st.integers(0, gpus)):
+            use = ["inference" if index < serves else "training" for index in range(gpus)]
+            gpus = [{"index": index, "use": each} for index, each in enumerate(use)]
+        yield f"  n{number}: {{address: 10.0.0.{number + 1}, gpus: {json.dumps(gpus)}}}"
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
     """Inventories with a job and a server, all of them sound."""
@@ -140,15 +161,7 @@ def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
     }.items():
         if draw(st.booleans()):
             section[key] = draw(st.sampled_from(values))
-    lines += [f"kubernetes: {json.dumps(section)}", "hosts:"]
-    for number in range(hosts):
-        gpus: Any = draw(st.integers(1, 4))
-        if draw(st.booleans()):
-            gpus = [{"uuid": f"GPU-{number}{index}", "model": "A100"} for index in range(gpus)]
-        elif serves := draw(st.integers(0, gpus)):
-            use = ["inference" if index < serves else "training" for index in range(gpus)]
-            gpus = [{"index": index, "use": each} for index, each in enumerate(use)]
-        lines.append(f"  n{number}: {{address: 10.0.0.{number + 1}, gpus: {json.dumps(gpus)}}}")
+    lines += [f"kubernetes: {json.dumps(section)}", *_machines(draw, hosts)]
     text = draw(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20))
     job: dict[str, Any] = {"environment": {"GREETING": text, "on": "$(HOME) $HOME"}}
     if draw(st.booleans()):
@@ -179,8 +192,7 @@ def test_random_clusters_are_valid(project: Project, files: tuple[str, str, str]
     objects = manifests(project.folder / "compose" / "lab")
     hold_to_the_api(objects)
     own = yaml.safe_load(job)["environment"]
-    train = next(each for each in objects if each["kind"] == "Job")["spec"]["template"]
-    found = environment(train)
+    found = environment(next(filter(trains, objects))["spec"]["template"])
     assert found["GREETING"] == literal(own["GREETING"])
     assert found["on"] == "$$(HOME) $HOME"
     hold_to_pod_security(objects)
@@ -221,11 +233,12 @@ def test_a_job_is_one_indexed_job_on_its_hosts(project: Project) -> None:
     objects = manifests(
         project.write(inventory, {"digits": JOB + "hosts: {gpus_per_host: 1, min: 2}\n"}).rendered()
     )
-    job = of_kind(objects, "Job")
-    spec = job["spec"]
+    spec = of_kind(objects, "Job", "train-digits")["spec"]
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
-    # A dead node's pod is replaced only with the default podReplacementPolicy.
-    assert not {"podFailurePolicy", "podReplacementPolicy"} & spec.keys()
+    mistake, lost = spec["podFailurePolicy"]["rules"]
+    assert (mistake["action"], mistake["onExitCodes"]["values"]) == ("FailIndex", [2, 126, 127])
+    assert (lost["action"], lost["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
+    assert (spec["podReplacementPolicy"], spec["backoffLimitPerIndex"]) == ("Failed", 10)
     assert (spec["maxFailedIndexes"], spec["successPolicy"]) == (
         1,
         {"rules": [{"succeededCount": 2}]},
@@ -254,7 +267,7 @@ def test_a_job_is_one_indexed_job_on_its_hosts(project: Project) -> None:
 
 def test_hosts_with_other_numbers_of_gpus_are_jobs_of_their_own(project: Project) -> None:
     objects = manifests(project.write(INVENTORY, {"digits": JOB}).rendered())
-    jobs = [each for each in objects if each["kind"] == "Job"]
+    jobs = list(filter(trains, objects))
     assert [(each["metadata"]["name"], each["spec"]["completions"]) for each in jobs] == [
         ("train-digits-2gpu", 2),
         ("train-digits-1gpu", 1),
@@ -263,12 +276,13 @@ def test_hosts_with_other_numbers_of_gpus_are_jobs_of_their_own(project: Project
     assert numbers == ["2", "1"]
 
 
-def test_the_coordinator_is_a_deployment_that_sees_no_gpu(project: Project) -> None:
+def test_the_coordinator_is_a_job_that_sees_no_gpu(project: Project) -> None:
     objects = manifests(project.write(INVENTORY).rendered())
-    deployment = of_kind(objects, "Deployment")
-    assert deployment["spec"]["replicas"] == 1
-    assert "affinity" not in deployment["spec"]["template"]["spec"]
-    assert environment(deployment["spec"]["template"])["NVIDIA_VISIBLE_DEVICES"] == "void"
+    template = of_kind(objects, "Job", "train-digits-rendezvous")["spec"]["template"]
+    # Its container ends with 0 once the run is over, and may run on any node until then.
+    assert template["spec"]["restartPolicy"] == "OnFailure"
+    assert "affinity" not in template["spec"]
+    assert environment(template)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 def test_the_hosts_of_a_job_share_one_folder_of_checkpoints(project: Project) -> None:
@@ -311,6 +325,10 @@ def test_a_server_is_one_address_with_a_budget(project: Project) -> None:
     deployment = of_kind(objects, "Deployment")
     probe = container(deployment["spec"]["template"])["readinessProbe"]
     assert probe["httpGet"] == {"path": "/ready", "port": "http"}
+    # It answers while nodes still send it requests; 20 s are left for those that it has accepted.
+    pod = deployment["spec"]["template"]["spec"]
+    assert container({"spec": pod})["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    assert pod["terminationGracePeriodSeconds"] == 25
     assert of_kind(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
     assert of_kind(objects, "Service")["spec"]["ports"][0]["port"] == 8080
     claim = next(
@@ -335,6 +353,69 @@ def test_a_changed_job_is_another_config_map(project: Project) -> None:
         assert made["name"] in (tree / "kubernetes" / "train-digits.yaml").read_text()
         names.append(made["name"])
     assert names[0] != names[1]
+
+
+POOL = """\
+cluster: lab
+engine: kubernetes
+kubernetes: {namespace: training}
+nodes: {count: 3, gpus: 8, product: NVIDIA-H100-80GB-HBM3}
+"""
+
+
+def test_a_pool_of_nodes_is_chosen_by_the_scheduler(project: Project) -> None:
+    job = JOB + "hosts: {min: 2}\n"
+    objects = manifests(project.write(POOL, {"digits": job}).rendered())
+    hold_to_the_api(objects)
+    spec = of_kind(objects, "Job", "train-digits")["spec"]
+    pod = spec["template"]["spec"]
+    assert (spec["completions"], pod["nodeSelector"]) == (
+        3,
+        {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+    )
+    assert list(pod["affinity"]) == ["podAntiAffinity"]
+    # A dead node's pod is replaced on another one only with the default podReplacementPolicy.
+    assert not {"podFailurePolicy", "podReplacementPolicy"} & spec.keys()
+    limits = container(spec["template"])["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "8"
+    coordinator = of_kind(objects, "Job", "train-digits-rendezvous")["spec"]["template"]["spec"]
+    assert not {"nodeSelector", "affinity"} & coordinator.keys()
+    parts = (project.folder / "compose" / "lab" / "plan.json").read_text()
+    assert '"product": "NVIDIA-H100-80GB-HBM3"' in parts
+
+
+WRONG_POOLS = {
+    "nodes: {count: 0}": "nodes.count: 0 is out of range",
+    "nodes: {count: 2, product: a b}": "nodes.product: 'a b' is not the value of a label",
+    "nodes: {count: 2}\nhosts: {n1: {address: n1}}": "nodes: an inventory has hosts or nodes",
+    "nodes: {count: 1}\nengine: local": "nodes: engine local needs hosts with names",
+    "": "hosts: is missing",
+}
+
+
+@pytest.mark.parametrize("nodes", WRONG_POOLS)
+def test_a_wrong_pool_has_its_line(project: Project, nodes: str) -> None:
+    engine = "" if "engine" in nodes else "engine: kubernetes\n"
+    text = f"cluster: lab\n{engine}kubernetes: {{namespace: a}}\n{nodes}\n"
+    result = project.write(text).kit("plan")
+    assert (result.status, WRONG_POOLS[nodes] in result.err) == (2, True), result.err
+
+
+def test_the_rights_of_deployers_are_a_role_of_their_own(project: Project) -> None:
+    people = "deployers: {users: [anna], groups: ['oidc:ml team'], service_accounts: [ci]}"
+    tree = project.write(INVENTORY.replace("training}", f"training, {people}}}")).rendered()
+    role, binding = yaml.safe_load_all((tree / "rbac.yaml").read_text())
+    hold_to_the_api([role, binding])
+    assert [each["name"] for each in binding["subjects"]] == ["anna", "oidc:ml team", "ci"]
+    assert "rbac" not in (tree / "kustomization.yaml").read_text()
+    verbs = {
+        resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]
+    }
+    assert verbs["secrets"] == {"create", "patch", "delete"}  # Their values are never read.
+    for each in manifests(tree):
+        assert {"get", "create", "patch"} <= verbs[f"{each['kind'].lower()}s".replace("ys", "ies")]
+    (alone,) = yaml.safe_load_all((project.write(INVENTORY).rendered() / "rbac.yaml").read_text())
+    assert alone["kind"] == "Role"
 
 
 ONE = """\

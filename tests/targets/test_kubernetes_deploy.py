@@ -15,11 +15,19 @@ from kit.model import Kubernetes
 from kit.runtime.status import State
 from kit.runtime.steps import Step
 from kit.targets.kubernetes.decide import Wanted, decide
-from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
+from kit.targets.kubernetes.errors import KubectlError
+from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
+from kit.targets.kubernetes.reasons import refused, unplaced
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
-from kit.targets.kubernetes.status import host_statuses, job_state
-from kit.targets.kubernetes.wait import NotUpError, Watch, wait_until_up
+from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
+from kit.targets.kubernetes.wait import (
+    NotReplacedError,
+    NotUpError,
+    Seen,
+    Watch,
+    wait_until_up,
+)
 from kit.workload.types import Kind, Workload
 from tests.sandbox import JOB, SERVER, Project
 
@@ -34,11 +42,11 @@ hosts:
 """
 STACK = "train-digits"
 FILES = {
-    STACK: Wanted("new", frozenset({"job/train-digits", "deployment/train-digits-rendezvous"})),
+    STACK: Wanted("new", frozenset({"job/train-digits", "job/train-digits-rendezvous"})),
     "serve-digits": Wanted("new", frozenset({"deployment/serve-digits"})),
 }
 TRAINS = Object("Job", STACK, STACK, "train", "new", 100.0, replicas=2, most_failed=1)
-MEETS = Object("Deployment", f"{STACK}-rendezvous", STACK, "rendezvous", "new", 100.0)
+MEETS = Object("Job", f"{STACK}-rendezvous", STACK, "rendezvous", "new", 100.0)
 RUNS = Namespace((TRAINS, MEETS), ())
 
 
@@ -69,18 +77,19 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         FILES,
         [
             "end 1 Job of digits, its file has changed",
+            "end the coordinator of digits, its file has changed",
             "apply train-digits, its file has changed",
         ],
     ),
     "it has ended": (
-        Namespace((replace(TRAINS, ended="Complete"), MEETS), ()),
+        Namespace((replace(TRAINS, ended="Complete"),), ()),
         FILES,
         ["end 1 Job of digits, it has ended", "apply train-digits, it has ended"],
     ),
     "the coordinator was removed": (
         Namespace((TRAINS,), ()),
         FILES,
-        ["apply train-digits, deployment/train-digits-rendezvous is missing"],
+        ["apply train-digits, job/train-digits-rendezvous is missing"],
     ),
     "somebody has changed it": (
         RUNS,
@@ -94,6 +103,7 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         FILES,
         [
             "end 1 Job of digits, its file has changed",
+            "end the coordinator of digits, its file has changed",
             "apply train-digits, its file has changed",
             "delete configmap/old, its file does not have them any more",
         ],
@@ -113,6 +123,7 @@ def test_a_fresh_start_deletes_the_claim_between_the_job_and_its_successor(
     ended = Namespace((replace(TRAINS, ended="Complete"), MEETS), ())
     assert told(decide(work[:1], ended, FILES, fresh=True)) == [
         "end 1 Job of digits, --fresh",
+        "end the coordinator of digits, --fresh",
         "delete the checkpoints of digits, --fresh",
         "apply train-digits, --fresh",
     ]
@@ -157,22 +168,21 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
     "no node is free": (
         (
             pod("n1"),
-            pod("", phase="Pending", code="Unschedulable", why="0/2 nodes: 1 Insufficient gpu"),
+            pod(
+                "",
+                phase="Pending",
+                code="Unschedulable",
+                why="0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims",
+            ),
         ),
         [
             ("n1", State.RUNNING, ""),
-            ("n2", State.WAITING, "no node takes it: 0/2 nodes: 1 Insufficient gpu"),
+            ("n2", State.WAITING, "no node takes it: 2 nodes have no free GPU (nvidia.com/gpu)"),
         ],
     ),
     "a node is dead": (
-        (
-            pod("n1"),
-            pod("n2", ends=True, answers=False),
-            pod(
-                "", phase="Pending", code="Unschedulable", why="1 node(s) had taint", created=200.0
-            ),
-        ),
-        [("n1", State.RUNNING, ""), ("n2", State.WAITING, "no node takes it: 1 node(s) had taint")],
+        (pod("n1"), pod("n2", ends=True, lost=True, answers=False)),
+        [("n1", State.RUNNING, ""), ("n2", State.WAITING, "its node does not answer")],
     ),
     "no image": (
         (pod("n1", phase="Pending", code="ImagePullBackOff", why="not found"), pod("n2")),
@@ -189,6 +199,10 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
         (pod("n1", phase="Failed", exit_status=1, code="Error"), pod("n2")),
         [("n1", State.WAITING, "it ended with exit status 1"), ("n2", State.RUNNING, "")],
     ),
+    "its container has just ended": (
+        (pod("n1", exit_status=2, code="Error", answers=False), pod("n2")),
+        [("n1", State.WAITING, "it ended with exit status 2"), ("n2", State.RUNNING, "")],
+    ),
     "out of memory": (
         (pod("n1", phase="Failed", exit_status=137, code="OOMKilled"), pod("n2")),
         [
@@ -199,7 +213,7 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
     "it ends": (
         (pod("n1", ends=True), pod("n2", phase="Succeeded")),
         [
-            ("n1", State.STOPPING, "it ends, or its node does not answer"),
+            ("n1", State.STOPPING, "it ends"),
             ("n2", State.COMPLETED, ""),
         ],
     ),
@@ -240,6 +254,23 @@ def test_a_job_has_the_state_of_its_hosts(name: str) -> None:
     assert job_state(Kind.JOB, objects, hosts, needed)[0] is expected
 
 
+def test_a_pool_has_a_place_for_each_index() -> None:
+    """A dead node's pod has a successor on another one; one pod waits, one is not created yet."""
+    pods = (
+        pod("n1", index=0),
+        pod("n2", index=1, ends=True, lost=True),
+        pod("n4", index=1, name="b", created=200.0),
+        pod("", index=2, name="c", phase="Pending", code="Unschedulable", why="no"),
+    )
+    hosts = pool_statuses(Namespace((TRAINS,), pods), STACK, 4)
+    assert [(host.host, host.state) for host in hosts] == [
+        ("n1", State.RUNNING),
+        ("n4", State.RUNNING),
+        ("nowhere", State.WAITING),
+        ("nowhere", State.WAITING),
+    ]
+
+
 def test_a_server_runs_when_a_pod_of_it_answers() -> None:
     server = Object("Deployment", "serve-digits", "serve-digits", "serve", "new", 1.0)
     assert job_state(Kind.SERVER, (server,), (), 1)[0] is State.WAITING
@@ -265,6 +296,8 @@ def test_objects_of_the_api_are_read() -> None:
     )
     assert (job.stack, job.component, job.file, job.replicas) == (STACK, "train", "abc", 2)
     assert (job.ended, job.reason, job.most_failed) == ("Failed", "an index has failed", 1)
+    ends = {"conditions": [failed | {"type": "SuccessCriteriaMet"}]}
+    assert read_object({"kind": "Job", "metadata": meta, "status": ends}).ended == "Complete"
     assert job.ended_at == job.created + 60
     one = read_pod(
         {
@@ -311,7 +344,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         settings = Kubernetes("prod", "~/kube", "training", None, None, 1, "ReadWriteMany")
-        return Kubectl(settings)
+        return Kubectl(settings, Path("compose/lab/rbac.yaml"))
 
     return make
 
@@ -344,7 +377,6 @@ def test_a_missing_kubectl_is_told(fake: Fake, monkeypatch: pytest.MonkeyPatch) 
 
 
 ERRORS = {
-    'Error from server (Forbidden): pods is forbidden: User "anna" cannot list': "a Role",
     'error: context "prod" does not exist': "get-contexts",
     'Error from server (NotFound): namespaces "training" not found': "create namespace training",
     "The connection to the server a:6443 was refused - connection refused": "readyz",
@@ -358,6 +390,90 @@ def test_errors_of_kubectl_have_a_hint(fake: Fake, stderr: str) -> None:
         fake(f"echo '{stderr}' >&2; exit 1").run("get", "pods")
     assert stderr in caught.value.message
     assert ERRORS[stderr] in caught.value.hint
+
+
+FORBIDDEN = """\
+Error from server (Forbidden): jobs.batch is forbidden: User "anna" cannot list resource "jobs" in \
+API group "batch" in the namespace "training"
+Error from server (Forbidden): pods is forbidden: User "anna" cannot list resource "pods" in API \
+group "" in the namespace "training"
+"""
+
+
+def test_a_forbidden_verb_is_named_with_the_file_of_the_role(fake: Fake) -> None:
+    with pytest.raises(KubectlError) as caught:
+        fake(f"printf '%s' '{FORBIDDEN}' >&2; exit 1").run("get", "jobs,pods")
+    assert caught.value.message == "anna may not list jobs.batch, pods in the namespace training"
+    assert "compose/lab/rbac.yaml has the rights that kit needs" in caught.value.hint
+
+
+WRONG = ['context "prod" does not exist', 'namespaces "training" not found']
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_a_wrong_cluster_is_a_mistake_in_the_inventory(fake: Fake, said: str) -> None:
+    with pytest.raises(KubectlError) as caught:
+        fake(f"echo 'error: {said}' >&2; exit 1").run("get")
+    assert caught.value.exit_status == 2
+    assert "in the inventory" in caught.value.hint
+
+
+OTHERS = "1 node(s) didn't match Pod's node affinity/selector"
+TAINT = "1 node(s) had untolerated taint"
+NODE = "no node takes it: 1 node has"
+UNPLACED = {
+    "pod has unbound immediate PersistentVolumeClaims. not found": "its volume claim gets no vol",
+    'persistentvolumeclaim "a" not found': "its volume claim a is not there: deploy its job",
+    f"0/2 nodes are available: {OTHERS}, 1 Insufficient cpu. x": f"{NODE} too little free cpu",
+    f"0/1 nodes are available: {TAINT} {{node.kubernetes.io/unreachable: }}. preemption: 0/1": (
+        f"{NODE} stopped to answer"
+    ),
+    f"0/2 nodes are available: {TAINT}(s) {{node.kubernetes.io/disk-pressure: }}, 1 node(s) were "
+    "unschedulable. x": f"{NODE} too little disk (kubectl describe node); 1 node has been cordoned",
+    f"0/2 nodes are available: {OTHERS}, 1 node(s) didn't match pod anti-affinity rules. no": (
+        f"{NODE} a pod of it already; compare the hosts with `kubectl get nodes"
+    ),
+    f"0/1 nodes are available: {TAINT} {{team: blue}}. x": f"{NODE} the taint team",
+    "0/1 nodes are available: 1 something new. x": "no node takes it: 1 something new",
+    "waiting for an addon": "no node takes it: waiting for an addon",
+}
+
+
+@pytest.mark.parametrize("said", UNPLACED)
+def test_the_scheduler_is_told_in_kits_words(said: str) -> None:
+    assert unplaced(said).startswith(UNPLACED[said])
+
+
+def test_a_job_without_pods_names_the_quota() -> None:
+    event = (
+        'Error creating: pods "train-digits-0-a" is forbidden: exceeded quota: gpus, requested: '
+        "requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=2, limited: "
+        "requests.nvidia.com/gpu=2"
+    )
+    found = Namespace((TRAINS,), (pod("n1"),), {STACK: refused(event)})
+    assert found.lacks_pods
+    (_, lacks) = host_statuses(found, STACK, ("n1", "n2"))
+    assert lacks.message.startswith("the quota gpus of the namespace does not suffice: it limits")
+    assert refused('Error creating: pods "a" is forbidden: violates PodSecurity') == (
+        "violates PodSecurity"
+    )
+
+
+def test_a_server_without_pods_names_the_reason() -> None:
+    condition = {"type": "ReplicaFailure", "status": "True", "message": "pods x is forbidden: no"}
+    meta = {
+        "name": "serve-digits",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {
+            "app.kubernetes.io/instance": "serve-digits",
+            "app.kubernetes.io/component": "serve",
+        },
+    }
+    server = read_object(
+        {"kind": "Deployment", "metadata": meta, "status": {"conditions": [condition]}}
+    )
+    (host,) = host_statuses(Namespace((server,), ()), "serve-digits", ("n3",))
+    assert host.message == "no"
 
 
 def test_lines_without_a_time_are_not_the_containers(fake: Fake) -> None:
@@ -382,10 +498,10 @@ def test_a_deploy_ends_when_enough_hosts_run(
     monkeypatch.setattr("kit.targets.kubernetes.wait.STEADY", 0.0)
     looks = iter([((), ()), ((TRAINS,), (pod("n1"), pod("n2")))])
 
-    def look(each: Workload) -> tuple[State, Any]:
+    def look(each: Workload) -> Seen:
         objects, pods = next(looks)
         hosts = host_statuses(Namespace(objects, pods), STACK, ("n1", "n2"))
-        return job_state(each.kind, objects, hosts, each.needed)[0], hosts
+        return Seen(job_state(each.kind, objects, hosts, each.needed)[0], hosts)
 
     said: list[str] = []
     wait_until_up(work[:1], look, said.append)
@@ -396,8 +512,44 @@ def test_a_mistake_ends_the_wait_at_once(work: tuple[Workload, ...]) -> None:
     pods = (pod("n1", phase="Failed", exit_status=2), pod("n2", phase="Failed", exit_status=2))
     hosts = host_statuses(Namespace((TRAINS,), pods), STACK, ("n1", "n2"))
     with pytest.raises(NotUpError, match="n1: it ended with exit status 2") as caught:
-        wait_until_up(work[:1], lambda _: (State.WAITING, hosts), lambda _: None)
+        wait_until_up(work[:1], lambda _: Seen(State.WAITING, hosts), lambda _: None)
     assert caught.value.mistake
+
+
+def test_a_deploy_of_a_server_waits_until_all_its_pods_are_new(
+    work: tuple[Workload, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kit.targets.kubernetes.wait.STEADY", 0.0)
+    found = Namespace((), (pod("n3", stack="serve-digits", component="serve"),))
+    hosts = host_statuses(found, "serve-digits", ("n3",))
+    looks = [Seen(State.RUNNING, hosts, rolls=True), Seen(State.RUNNING, hosts)]
+    wait_until_up(work[1:], lambda _: looks.pop(0), lambda _: None)
+    assert looks == []
+
+
+def test_a_server_whose_new_pods_fail_stays(work: tuple[Workload, ...]) -> None:
+    lost = pod("n3", stack="serve-digits", component="serve", phase="Failed", exit_status=2)
+    hosts = host_statuses(Namespace((), (lost,)), "serve-digits", ("n3",))
+    seen = Seen(State.RUNNING, hosts, rolls=True)
+    with pytest.raises(NotReplacedError, match="serve-digits is not replaced\n  n3: it ended") as e:
+        wait_until_up(work[1:], lambda _: seen, lambda _: None)
+    assert "the others answer as before" in e.value.hint
+
+
+ROLLS = {
+    "not seen yet": ({"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2}, True),
+    "one is old": ({"observedGeneration": 2, "updatedReplicas": 1, "replicas": 2}, True),
+    "one more is old": ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 3}, True),
+    "all are new": ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 2}, False),
+}
+
+
+@pytest.mark.parametrize("name", ROLLS)
+def test_a_deployment_rolls_until_its_pods_are_new(name: str) -> None:
+    status, rolls = ROLLS[name]
+    meta = {"name": "a", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    document = {"kind": "Deployment", "metadata": meta, "spec": {"replicas": 2}, "status": status}
+    assert read_object(document).rolls is rolls
 
 
 def test_a_host_counts_when_it_has_run_for_a_while() -> None:

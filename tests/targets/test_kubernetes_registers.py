@@ -10,7 +10,8 @@ import pytest
 
 from kit.errors import KitError
 from kit.runtime.history import Deployment
-from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
+from kit.targets.kubernetes.errors import KubectlError
+from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.registers import KEPT, Registers
 
 

@@ -30,6 +30,7 @@ from trainer.group.messages import (
     decode,
     encode,
 )
+from trainer.launcher.coordinator import is_final
 from trainer.launcher.rounds import Rounds
 
 WALKS = int(os.environ.get("KIT_WALKS", "100"))
@@ -327,6 +328,14 @@ def test_a_host_that_ends_lets_the_others_save() -> None:
     assert set(found.orders().values()) == {Order("leave", group.generation, save=True)}
 
 
+def test_a_mistake_is_the_end_of_the_coordinator_too() -> None:
+    found = Decisions(lambda: 0.0, 1, 2)
+    assert not is_final(found)
+    found.report(report("n1", halt=Halt("input", "no such model", 2)))
+    found.orders()
+    assert is_final(found)
+
+
 @pytest.mark.parametrize("how", ["done", "halt"])
 def test_the_end_is_for_all_and_the_next_run_begins_anew(how: str) -> None:
     found = Decisions(lambda: 0.0, 1, 2)
@@ -337,6 +346,7 @@ def test_the_end_is_for_all_and_the_next_run_begins_anew(how: str) -> None:
     told = Halt("loss", "the loss is not finite", 1, "n1") if how == "halt" else None
     assert set(found.orders().values()) == {Order("end", halt=told)}
     found.lose("n1-1", "has ended")
+    assert is_final(found) is (how == "done")  # After another failure, engines start hosts again.
     for late in ("n3", "n4"):
         found.report(report(late, ready=True))
     assert found.orders()["n3-1"] == Order()

@@ -96,6 +96,12 @@ class Rounds(Decisions):
         counts = self.spent.known and not self.ends  # A container may be started again.
         return REMEMBERED if self.given_up or counts else ABSENT
 
+    @property
+    def final(self) -> bool:
+        """Whether no host comes again: after other failures, engines start them anew."""
+        done = bool(self._finished and self.group is None)
+        return bool(self.ends or done or "" in self.given_up)
+
     def report(self, report: Report) -> None:
         """Take the report of a host."""
         super().report(report)

@@ -110,6 +110,8 @@ def _steps(
         names = tuple(job.name for job in jobs)
         what = f"end {count(len(jobs), 'Job')} of {work.name}"
         yield EndJobs(WHERE, what, cause, stack, names, grace)
+    if again and (old := tuple(each.title for each in found.coordinators(stack))):
+        yield Prune(WHERE, f"end the coordinator of {work.name}", cause, old)
     if fresh and work.store and work.store.volume:
         what = f"delete the checkpoints of {work.name}"
         yield DeleteClaim(WHERE, what, "--fresh", claim_name(work.name))

@@ -96,7 +96,8 @@ class Executor:
         """Delete everything of a workload but its volume claim, and wait until its pods end."""
         own = selector(self._cluster, stack)
         self._kubectl.run("delete", DELETED, own, "--cascade=background", "--wait=false")
-        self._kubectl.run("delete", "secret", secret_of(stack), "--ignore-not-found")
+        words = ("secret", secret_of(stack), "--ignore-not-found", "--wait=false")
+        self._kubectl.run("delete", *words)  # To wait, it would read the Secret.
         self.await_end(stack, grace)
 
     def await_end(self, stack: str, grace: int) -> None:

@@ -10,6 +10,7 @@ from kit.model import EngineName, Kubernetes
 from kit.plan.storage import DATA
 from kit.plan.types import MountPoint
 from kit.plan.work import Plan
+from kit.runtime.endings import HOPELESS
 from kit.targets.kubernetes.names import (
     claim_name,
     config_keys,
@@ -28,6 +29,8 @@ from kit.workload.settings import Config
 from kit.workload.types import Kind, Part, Role, Workload
 
 KUSTOMIZATION = "kustomization.yaml"
+ROLE = "rbac.yaml"
+"""The rights of those who run kit; only an administrator can grant them."""
 FOLDER = "kubernetes"
 """The folder of the manifests in the tree."""
 
@@ -52,7 +55,7 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
         plan=plan,
         # kit reaches no pod: Kubernetes alone asks servers for their health.
         workloads=tuple(replace(each, health="") for each in workloads),
-        outputs=tuple(_outputs(settings, workloads, manifests)),
+        outputs=(*_outputs(settings, workloads, manifests), _role(plan.cluster, settings)),
         images=plan.images,
         own_notes=tuple(_data_notes(plan)),
         on_hosts=False,
@@ -116,6 +119,7 @@ def _groups(plan: Plan, workload: Workload) -> Iterator[Group]:
             most_failed=min(spared, part.replicas),
             # Of several Jobs, none knows how many pods of the others have completed.
             enough=workload.needed if spared and len(parts) == 1 else 0,
+            hopeless=tuple(sorted(HOPELESS)),
         )
 
 
@@ -159,6 +163,12 @@ def _outputs(
         tuple(each.file for each in workloads if each.name in manifests),
         others=tuple((stack, configs) for stack, configs, _ in stacks),
     )
+
+
+def _role(cluster: str, settings: Kubernetes) -> Output:
+    role, subjects = f"kit-{cluster}", settings.deployers
+    values = {"role": role, "cluster": cluster, "settings": settings, "subjects": subjects}
+    return Output(ROLE, f"{ROLE}.j2", values)
 
 
 def configs_of(workload: Workload) -> tuple[Config, ...]:

@@ -75,8 +75,10 @@ class Probe:
 class Pod:
     """The template of a pod with one container.
 
-    `hosts` are the nodes that may run it, each at most one; none: any node. `gpus` are those of
-    each pod. `limits` and `requests` are quantities by resource.
+    `hosts` are the nodes that may run it; none: any node, with GPUs of the `product` unless it is
+    "". `apart`: a node runs at most one. `gpus` are those of
+    each pod. `limits` and `requests` are quantities by resource. `linger` are the seconds in which
+    it still answers before it is told to end, within `grace`, None for the default.
     """
 
     part: Part
@@ -93,6 +95,10 @@ class Pod:
     limits: tuple[tuple[str, str], ...]
     requests: tuple[tuple[str, str], ...]
     pull_secret: str
+    product: str
+    apart: bool
+    linger: int
+    grace: int | None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -105,7 +111,8 @@ class Group:
     """Equal pods: an Indexed Job, or a Deployment.
 
     `most_failed` is the number of pods that may fail for good, `enough` the number of completed
-    pods that completes a job, 0 for all.
+    pods that completes a job, 0 for all. `hopeless` are exit statuses after which a pod is not
+    replaced.
     """
 
     name: str
@@ -113,6 +120,7 @@ class Group:
     replicas: int
     most_failed: int = 0
     enough: int = 0
+    hopeless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

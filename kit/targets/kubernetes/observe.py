@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import yaml
 from kit.errors import InputError
 from kit.runtime.rendered import rendered
 from kit.targets.kubernetes.decide import Wanted
-from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
-from kit.targets.kubernetes.lower import KUSTOMIZATION
+from kit.targets.kubernetes.errors import KubectlError
+from kit.targets.kubernetes.kubectl import Kubectl
+from kit.targets.kubernetes.lower import KUSTOMIZATION, ROLE
 from kit.targets.kubernetes.names import FILE, INSTANCE, MANAGED_BY, MANAGER, PART_OF
+from kit.targets.kubernetes.reasons import refused
 from kit.targets.kubernetes.state import Namespace, read_object, read_pod
 
 KINDS = "jobs.batch,deployments.apps,configmaps,pods"
@@ -36,7 +40,7 @@ def connect(tree: Path) -> Kubectl:
     if settings is None or not (tree / KUSTOMIZATION).is_file():
         what = f"{tree / KUSTOMIZATION} is not there: the files are for another engine"
         raise InputError(what, "write `engine: kubernetes` in the inventory, run `kit render`")
-    return Kubectl(settings)
+    return Kubectl(settings, tree / ROLE)
 
 
 def selector(cluster: str, stack: str = "") -> str:
@@ -50,7 +54,19 @@ def observe(kubectl: Kubectl, cluster: str) -> Namespace:
     found = kubectl.read(KINDS, selector(cluster))["items"]
     pods = [each for each in found if each["kind"] == "Pod"]
     others = [each for each in found if each["kind"] != "Pod"]
-    return Namespace(tuple(map(read_object, others)), tuple(map(read_pod, pods)))
+    namespace = Namespace(tuple(map(read_object, others)), tuple(map(read_pod, pods)))
+    if not namespace.lacks_pods:
+        return namespace
+    return replace(namespace, refused=_refused(kubectl))
+
+
+def _refused(kubectl: Kubectl) -> Mapping[str, str]:
+    """Return why controllers could not create pods, by the names of their objects."""
+    chosen = "--field-selector=reason=FailedCreate,type=Warning"
+    with suppress(KubectlError):  # The reason is not worth a failure.
+        events = kubectl.read("events", chosen)["items"]
+        return {each["involvedObject"]["name"]: refused(each["message"]) for each in events}
+    return {}
 
 
 def rendered_objects(kubectl: Kubectl, tree: Path) -> Objects:

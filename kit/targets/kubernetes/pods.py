@@ -24,6 +24,8 @@ START = 300
 """Seconds that the built-in server has to answer; it imports PyTorch first."""
 START_PERIOD = 5
 """Seconds between two questions whether a server has started."""
+LINGER = 5
+"""Seconds until all nodes know that a pod leaves its Service. Requests reach it meanwhile."""
 
 
 def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
@@ -32,6 +34,8 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
     volumes, mounts = _files(plan, workload, part)
     limits = part.limits
     gpus = part.gpus if part.placements else 0
+    pool = plan.kubernetes is not None and plan.kubernetes.pool
+    linger = LINGER if part.role is Role.SERVE else 0
     bounds = (
         *(((GPUS, str(gpus)),) if gpus else ()),
         *((("memory", quantity(limits.memory)),) if limits and limits.memory else ()),
@@ -40,7 +44,7 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
     return Pod(
         part=part,
         component=str(part.role),
-        hosts=tuple(host.name for host in part.hosts) if part.placements else (),
+        hosts=tuple(host.name for host in part.hosts) if part.placements and not pool else (),
         gpus=gpus,
         user=user,
         group=group,
@@ -52,6 +56,10 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
         limits=bounds,
         requests=SMALL if part.role is Role.RENDEZVOUS else (),
         pull_secret=(plan.kubernetes and plan.kubernetes.image_pull_secret) or "",
+        product=((plan.kubernetes and plan.kubernetes.product) or "") if gpus else "",
+        apart=bool(part.placements) and part.replicas > 1,
+        linger=linger,
+        grace=None if part.grace is None else part.grace + linger,
     )
 
 

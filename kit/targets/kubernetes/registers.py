@@ -15,7 +15,8 @@ from typing import Any
 from kit.errors import KitError
 from kit.runtime.history import Deployment, LockHolder, read_deployment, this_process
 from kit.runtime.status import JobStatus, status_from_json, status_to_json
-from kit.targets.kubernetes.kubectl import Kubectl, KubectlError
+from kit.targets.kubernetes.errors import KubectlError
+from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.names import COMPONENT, MANAGED_BY, MANAGER, PART_OF
 
 KEPT = 50

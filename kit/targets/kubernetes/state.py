@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from kit.targets.kubernetes.names import COMPONENT, FILE, INDEX, INSTANCE
+from kit.targets.kubernetes.reasons import refused
 from kit.workload.names import owner_of
 from kit.workload.types import Kind, Role
+
+ENDS = {"SuccessCriteriaMet": "Complete", "FailureTarget": "Failed"}
+"""A Job has these conditions until its last pod has ended, which a dead node prevents."""
+LOST = "DeletionByTaintManager"
+"""The reason of the condition DisruptionTarget of a pod whose node does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
     """An object of a workload. `stack` is its label, `file` the hash of the file it is from.
 
-    `ended` is `Complete` or `Failed` for a Job that has ended, `reason` says why. `ready` are the
-    pods of a Deployment that answer, `most_failed` those of a Job that may fail for good.
+    `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why, or why a
+    Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
+    a Job that may fail for good. `rolls`: pods of the Deployment's former template are there, or it
+    has not been seen yet.
     """
 
     kind: str
@@ -32,6 +40,7 @@ class Object:
     replicas: int = 0
     ready: int = 0
     most_failed: int = 0
+    rolls: bool = False
 
     @property
     def title(self) -> str:
@@ -44,9 +53,9 @@ class Pod:
     """A pod with one container. `node` is "" until it is placed.
 
     `phase` is Kubernetes'. `ends`: it is marked for deletion. `answers`: it is ready. `why` is
-    the reason why it does not run, as the scheduler or the node says it. `exit_status` is that of
-    its container, or of the one before. `began`: its container has run. `grace` are the seconds
-    that it has to end, `claims` the volume claims that it mounts.
+    the reason why it does not run, as the scheduler or the node says it. `lost`: its node does not
+    answer. `exit_status` is that of its container, or of the one before. `began`: its container has
+    run. `grace` are the seconds that it has to end, `claims` the volume claims that it mounts.
     """
 
     name: str
@@ -59,6 +68,7 @@ class Pod:
     gpus: int
     processes: int
     ends: bool = False
+    lost: bool = False
     answers: bool = False
     began: bool = False
     exit_status: int | None = None
@@ -76,18 +86,27 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What a namespace has of a cluster of kit."""
+    """What a namespace has of a cluster of kit.
+
+    `refused` are the reasons why controllers could not create pods, by the names of their objects.
+    """
 
     objects: tuple[Object, ...]
     pods: tuple[Pod, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, stack: str) -> tuple[Object, ...]:
         """Return the objects of a workload."""
         return tuple(each for each in self.objects if each.stack == stack)
 
     def jobs(self, stack: str) -> tuple[Object, ...]:
-        """Return the Jobs of a workload."""
-        return tuple(each for each in self.of(stack) if each.kind == "Job")
+        """Return the Jobs of a workload that train."""
+        return tuple(each for each in self.working(stack) if each.kind == "Job")
+
+    def coordinators(self, stack: str) -> tuple[Object, ...]:
+        """Return the Job at which the hosts of a workload meet, if it is there."""
+        own = {each.name for each in self.jobs(stack)}
+        return tuple(each for each in self.of(stack) if each.kind == "Job" and each.name not in own)
 
     def working(self, stack: str) -> tuple[Object, ...]:
         """Return what trains or answers: Jobs, or the Deployments of a server."""
@@ -102,6 +121,21 @@ class Namespace:
         roles = {str(Role.TRAIN), str(Role.SERVE)}
         own = (pod for pod in self.pods if pod.stack == stack and pod.component in roles)
         return tuple(sorted(own, key=lambda pod: (pod.created, pod.name)))
+
+    @property
+    def lacks_pods(self) -> bool:
+        """Whether a Job that goes on has fewer pods than it wants."""
+        stacks = {each.stack for each in self.objects if each.kind == "Job" and not each.ended}
+        return any(
+            sum(each.replicas for each in self.jobs(stack)) > len(self.pods_of(stack))
+            for stack in stacks
+        )
+
+    def refusal(self, stack: str) -> str:
+        """Return why a workload lacks pods, "" if no reason is known."""
+        own = self.working(stack)
+        found = (self.refused.get(each.name, "" if each.ended else each.reason) for each in own)
+        return next(filter(None, found), "")
 
     @property
     def stacks(self) -> Mapping[str, tuple[Kind, str]]:
@@ -125,19 +159,34 @@ def read_object(document: Mapping[str, Any]) -> Object:
         component=labels.get(COMPONENT, ""),
         file=notes.get(FILE, ""),
         created=seconds(meta["creationTimestamp"]),
-        ended=ended["type"] if ended else "",
+        ended=ENDS.get(ended["type"], ended["type"]) if ended else "",
         ended_at=seconds(ended["lastTransitionTime"]) if ended else None,
-        reason=(ended.get("message") or "") if ended else "",
+        reason=(ended.get("message") or "") if ended else _replica_failure(status),
         replicas=spec.get("completions") or spec.get("replicas") or 0,
         ready=status.get("readyReplicas") or 0,
         most_failed=spec.get("maxFailedIndexes") or 0,
+        rolls=document["kind"] == "Deployment" and _rolls(meta, spec, status),
     )
+
+
+def _replica_failure(status: Mapping[str, Any]) -> str:
+    """Return why a Deployment could not create pods, or ""."""
+    failure = _condition(status, "ReplicaFailure")
+    return refused(failure.get("message") or "") if failure.get("status") == "True" else ""
+
+
+def _rolls(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Return whether a Deployment has other pods than it wants, as `kubectl rollout status`."""
+    if (status.get("observedGeneration") or 0) < (meta.get("generation") or 0):
+        return True
+    updated = status.get("updatedReplicas") or 0
+    return updated < (spec.get("replicas") or 0) or (status.get("replicas") or 0) > updated
 
 
 def _is_end(kind: str, condition: Mapping[str, Any]) -> bool:
     return (
         kind == "Job"
-        and condition["type"] in {"Complete", "Failed"}
+        and condition["type"] in {*ENDS, *ENDS.values()}
         and condition["status"] == "True"
     )
 
@@ -164,6 +213,7 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
         gpus=int(limits.get("nvidia.com/gpu") or 0),
         processes=_processes(container.get("env") or ()),
         ends="deletionTimestamp" in meta,
+        lost=_condition(status, "DisruptionTarget").get("reason") == LOST,
         answers=_condition(status, "Ready").get("status") == "True",
         began="running" in state or bool(over),
         exit_status=over.get("exitCode"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kit.runtime.endings import HOPELESS, never_began
 from kit.runtime.status import HostStatus, State
+from kit.targets.kubernetes.reasons import unplaced
 from kit.targets.kubernetes.state import Namespace, Object, Pod
 from kit.workload.types import Kind
 
@@ -13,6 +14,8 @@ PULLING = "pulls its image"
 NOWHERE = "nowhere"
 """The host of a pod that no node takes."""
 NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+ENDED_CODES = {"Error", "OOMKilled"}
+"""A container has ended, and the pod's phase follows."""
 STARTING = {"ContainerCreating", "PodInitializing"}
 
 
@@ -26,23 +29,39 @@ def host_statuses(found: Namespace, stack: str, planned: Sequence[str]) -> tuple
     placed = {pod.node: pod for pod in pods if pod.node}
     waiting = [pod for pod in pods if not (pod.node or pod.over)]
     over = {each.name for each in found.working(stack) if each.ended}
+    refusal = found.refusal(stack)
     statuses = []
     for host in dict.fromkeys((*planned, *placed)):
         pod = placed.get(host)
         if waiting and (pod is None or pod.ends or _failed(pod)):
             pod = waiting.pop(0)
-        statuses.append(_host_status(host, pod, ended=bool(over)))
+        statuses.append(_host_status(host, pod, refusal, ended=bool(over)))
     statuses += [_host_status(NOWHERE, pod, ended=bool(over)) for pod in waiting]
     return tuple(statuses)
+
+
+def pool_statuses(found: Namespace, stack: str, number: int) -> tuple[HostStatus, ...]:
+    """Return the status of each place in a pool of nodes, from its newest pod."""
+    over = any(each.ended for each in found.working(stack))
+    newest = {
+        pod.name if pod.index is None else pod.index: pod
+        for pod in found.pods_of(stack)
+        if pod.index is not None or not pod.over
+    }
+    pods = sorted(newest.values(), key=lambda pod: (pod.node == "", pod.node))
+    statuses = [_host_status(pod.node or NOWHERE, pod, ended=over) for pod in pods]
+    lacking = _host_status(NOWHERE, None, found.refusal(stack), ended=over)
+    return (*statuses, *[lacking] * (number - len(statuses)))
 
 
 def _failed(pod: Pod) -> bool:
     return pod.phase == "Failed"
 
 
-def _host_status(host: str, pod: Pod | None, *, ended: bool) -> HostStatus:
+def _host_status(host: str, pod: Pod | None, refusal: str = "", *, ended: bool) -> HostStatus:
     if pod is None:
-        message = "" if ended else "Kubernetes has not created a pod for it yet"
+        yet = refusal or "Kubernetes has not created a pod for it yet"
+        message = "" if ended else yet
         state = State.STOPPED if ended else State.WAITING
         return HostStatus(host, 0, state, None, message=message)
     return HostStatus(
@@ -62,7 +81,7 @@ def _state(pod: Pod, *, ended: bool) -> State:
         hopeless = pod.exit_status in HOPELESS and not pod.ends
         return State.FAILED if hopeless or ended else State.WAITING
     if pod.ends:
-        return State.STOPPING
+        return State.WAITING if pod.lost else State.STOPPING
     if pod.phase == "Running" and not pod.code:
         return State.RUNNING
     return State.WAITING
@@ -77,13 +96,13 @@ def explain(pod: Pod) -> str:
     if pod.code in STARTING:
         return PULLING
     if pod.code == "Unschedulable":
-        return f"no node takes it: {pod.why}"
+        return unplaced(pod.why)
     if pod.code == "CreateContainerConfigError":
         return f"its container cannot be made: {pod.why}"
-    if pod.phase == "Failed":
+    if pod.phase == "Failed" or pod.code in ENDED_CODES:
         return _failure(pod)
     if pod.ends:
-        return "it ends, or its node does not answer"
+        return "its node does not answer" if pod.lost else "it ends"
     if pod.code == "CrashLoopBackOff":
         return f"it ended with exit status {pod.exit_status} and starts again"
     return pod.why if pod.code else ""

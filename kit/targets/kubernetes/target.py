@@ -38,8 +38,8 @@ from kit.targets.kubernetes.observe import (
 )
 from kit.targets.kubernetes.registers import Registers
 from kit.targets.kubernetes.state import Namespace, Pod
-from kit.targets.kubernetes.status import host_statuses, job_state
-from kit.targets.kubernetes.wait import NotUpError, wait_until_up
+from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
+from kit.targets.kubernetes.wait import NotReplacedError, NotUpError, Seen, wait_until_up
 from kit.values import Say
 from kit.workload.names import kind_of, stack_of_job
 from kit.workload.types import Kind, Workload
@@ -120,6 +120,8 @@ class KubernetesTarget:
         starting = [each for each in workloads if each.stack in applied]
         try:
             wait_until_up(starting, self._look, say)
+        except NotReplacedError:
+            raise
         except NotUpError as error:
             if error.mistake:
                 raise self._given_up(executor, error) from None
@@ -127,13 +129,16 @@ class KubernetesTarget:
         for each in starting:
             say(started_message(each))
 
-    def _look(self, work: Workload) -> tuple[State, Sequence[HostStatus]]:
+    def _look(self, work: Workload) -> Seen:
         found = self._see()
-        hosts = self._hosts(found, work.name)
-        return job_state(work.kind, found.working(work.stack), hosts, work.needed)[0], hosts
+        hosts, objects = self._hosts(found, work.name), found.working(work.stack)
+        state = job_state(work.kind, objects, hosts, work.needed)[0]
+        return Seen(state, hosts, any(each.rolls for each in objects))
 
     def _hosts(self, found: Namespace, name: str) -> tuple[HostStatus, ...]:
         planned = tuple(self._rendered.devices.get(name, ()))
+        if self._kubectl.settings.pool:
+            return pool_statuses(found, _stack_of(name), len(planned))
         return host_statuses(found, _stack_of(name), planned)
 
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
@@ -228,6 +233,8 @@ class KubernetesTarget:
         grace = max((pod.grace for pod in found.pods_of(stack)), default=0)
         if status.state not in ENDED and jobs:
             status = self._end_training(executor, name, EndJobs("", "", "", stack, jobs, grace))
+        elif status.state not in ENDED:
+            status = replace(status, state=State.STOPPED, ended=time.time())
         with suppress(KitError):
             self._registers.record_status(status)
         executor.remove(stack, grace)

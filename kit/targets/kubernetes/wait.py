@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from kit.errors import KitError
 from kit.runtime.endings import HOPELESS
@@ -23,15 +24,29 @@ LONGEST = 3600.0
 
 
 class NotUpError(KitError):
-    """A workload does not start; `mistake`: no restart can help."""
+    """A workload does not start on the `stuck` hosts; `mistake`: no restart can help."""
 
-    def __init__(self, job: str, message: str, reason: str, *, mistake: bool) -> None:
-        super().__init__(message, f"`kit stop {job}` removes it")
-        self.job, self.reason, self.mistake = job, reason, mistake
+    def __init__(self, job: str, what: str, stuck: Sequence[HostStatus], hint: str) -> None:
+        reasons = [f"{host.host}: {host.message or host.state}" for host in stuck]
+        super().__init__("\n".join([f"{job} {what}", *(f"  {each}" for each in reasons)]), hint)
+        self.job, self.reason = job, "; ".join(reasons)
+        self.mistake = any(host.exit_status in HOPELESS for host in stuck)
 
 
-Look = Callable[[Workload], tuple[State, Sequence[HostStatus]]]
-"""Returns the state of a workload and of its hosts."""
+class NotReplacedError(NotUpError):
+    """The new pods of a server do not start. Those of before answer: the server stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The state of a workload and of its hosts. `rolls`: it has pods of its former file."""
+
+    state: State
+    hosts: Sequence[HostStatus]
+    rolls: bool = False
+
+
+Look = Callable[[Workload], Seen]
 
 
 class Watch:
@@ -72,19 +87,23 @@ def wait_until_up(work: Sequence[Workload], look: Look, say: Say) -> None:
         NotUpError: Too few hosts can run; the message has the reasons.
     """
     watch, waiting = Watch(say), list(work)
-    while waiting := [each for each in waiting if not _is_up(each, watch, *look(each))]:
+    while waiting := [each for each in waiting if not _is_up(each, watch, look(each))]:
         time.sleep(POLL)
 
 
-def _is_up(work: Workload, watch: Watch, state: State, hosts: Sequence[HostStatus]) -> bool:
+def _is_up(work: Workload, watch: Watch, seen: Seen) -> bool:
+    state, hosts = seen.state, seen.hosts
     stuck = watch.look(work.name, hosts)
     doing = [host for host in hosts if watch.steady(work.name, host)]
     undecided = [host for host in hosts if host not in doing and host not in stuck]
+    if seen.rolls and stuck:
+        hint = f"the others answer as before; correct it, `kit render`, `kit deploy {work.name}`"
+        raise NotReplacedError(work.name, "is not replaced", stuck, hint)
+    if seen.rolls:
+        return False
     if state is State.COMPLETED or (not undecided and len(doing) >= work.needed):
         return work.kind is Kind.JOB or state is State.RUNNING
     if hosts and len(hosts) - len(stuck) < work.needed:
-        mistake = any(host.exit_status in HOPELESS for host in stuck)
-        reasons = [f"{host.host}: {host.message or host.state}" for host in stuck]
-        message = "\n".join([f"{work.name} does not come up", *(f"  {each}" for each in reasons)])
-        raise NotUpError(work.name, message, "; ".join(reasons), mistake=mistake)
+        hint = f"`kit stop {work.name}` removes it"
+        raise NotUpError(work.name, "does not come up", stuck, hint)
     return False

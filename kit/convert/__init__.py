@@ -1,0 +1,1 @@
+"""`kit convert`: the files of a cluster for another engine."""

@@ -1,0 +1,84 @@
+"""The image stand-in:lab as an archive, as `docker save` writes it, without Docker.
+
+python -m tests.kubernetes.image FILE, then for example `kind load image-archive FILE`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+from tests.lab.images import PYTHON, debian_suite, root_file_system
+from tests.lab.settings import HERE, PROJECT, STAND_IN, load
+
+TORCH = "Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n"
+"""The launcher looks for torch, its version and scikit-learn; the stand-in uses neither."""
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "KIT_DEVICE": "cpu",
+    "PYTHONPATH": "/opt/kit",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def code_layer() -> bytes:
+    """Return the trainer with the stand-in's training, and the folders that jobs mount."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for folder in ("checkpoints", "data", "dumps"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+            tar.addfile(entry)
+        tar.add(PROJECT / "trainer", "opt/kit/trainer", filter=_plain)
+        tar.add(HERE / "stand_in" / "train.py", "opt/kit/trainer/train.py", filter=_plain)
+        for name in ("torch", "sklearn"):
+            _add(tar, f"opt/kit/{name}/__init__.py", b"")
+        _add(tar, "opt/kit/torch-2.9.0.dist-info/METADATA", TORCH.encode())
+    return packed.getvalue()
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    member.mtime = member.uid = member.gid = 0
+    return None if "__pycache__" in member.name else member
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def write(base: bytes, target: Path) -> None:
+    """Write the image with two layers, the base and the code."""
+    layers = {"base.tar": base, "code.tar": code_layer()}
+    sums = [f"sha256:{hashlib.sha256(content).hexdigest()}" for content in layers.values()]
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {
+            "Env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
+            "Entrypoint": ["python3", "/opt/kit/trainer/launch.py"],
+        },
+        "rootfs": {"type": "layers", "diff_ids": sums},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [STAND_IN], "Layers": list(layers)}]
+    with tarfile.open(target, "w") as tar:
+        _add(tar, "config.json", json.dumps(config).encode())
+        for name, content in layers.items():
+            _add(tar, name, content)
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
+
+
+def main() -> None:
+    """Make the archive."""
+    suite = debian_suite(f"{sys.version_info.major}.{sys.version_info.minor}")
+    base = root_file_system(load(), "python", suite, PYTHON)
+    write(base.read_bytes(), Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

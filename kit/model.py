@@ -152,7 +152,8 @@ class Kubernetes:
     `context` and `kubeconfig` are None for those that kubectl would take. `image_pull_secret` is
     the name of a Secret in the `namespace`. `storage_class` is None for the cluster's default,
     `storage_size` is in bytes, `storage_access` an access mode of claims. `deployers` may run kit.
-    `pool`: hosts are any nodes, with GPUs of the `product` unless it is None.
+    `pool`: hosts are any nodes, with GPUs of the `product` unless it is None. `queue` and
+    `priority_class` are Kueue's, None without it.
     """
 
     context: str | None
@@ -165,6 +166,8 @@ class Kubernetes:
     deployers: tuple[Subject, ...] = ()
     pool: bool = False
     product: str | None = None
+    queue: str | None = None
+    priority_class: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

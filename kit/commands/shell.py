@@ -63,7 +63,7 @@ def command(
         click.echo(f"{job} on {chosen.host}; `exit` leaves it as it is", err=True)
     return subprocess.run(
         access.command(words, terminal=terminal),
-        env=clean(os.environ) if access.container else {**os.environ, **access.environment},
+        env={**(clean(os.environ) if access.container else os.environ), **access.environment},
         cwd=access.folder,
         check=False,
     ).returncode

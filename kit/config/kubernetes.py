@@ -178,6 +178,15 @@ class KubernetesSection(Section):
         description="Access mode of these volumes. The hosts of a job share one: `ReadWriteOnce` "
         "suffices for a cluster of one host",
     )
+    queue: ObjectName | None = Field(
+        None,
+        description="LocalQueue of Kueue in the namespace: jobs wait there until its quota admits "
+        "them",
+        examples=["team-vision"],
+    )
+    priority_class: ObjectName | None = Field(
+        None, description="WorkloadPriorityClass of Kueue for the jobs", examples=["research"]
+    )
     deployers: Deployers | None = Field(
         None,
         description="People and programs that may run kit. `rbac.yaml` gives them the fewest "
@@ -200,6 +209,8 @@ def to_kubernetes(
         storage_size=section.storage_size,
         storage_access=section.storage_access,
         deployers=tuple(_subjects(section.deployers)),
+        queue=section.queue,
+        priority_class=section.priority_class,
         pool=nodes is not None,
         product=nodes.product if nodes else None,
     )

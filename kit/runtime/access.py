@@ -28,7 +28,7 @@ class Access:
         """Return the command line; a `terminal` passes on its size and its keys."""
         if not self.container:
             return list(words)
-        options = ("--interactive", *(("--tty",) if terminal else ()))
+        options = ("-i", *(("-t",) if terminal else ()))  # docker and kubectl have these in common.
         return [*self.engine, "exec", *options, self.container, *self.before, *words]
 
 

@@ -54,7 +54,13 @@ def test_refusals(
 
 def test_a_terminal_is_passed_on() -> None:
     access = Access(("docker", "--host", "ssh://pc1"), "4f2")
-    there = ["docker", "--host", "ssh://pc1", "exec", "--interactive"]
+    there = ["docker", "--host", "ssh://pc1", "exec", "-i"]
     assert access.command(["sh"], terminal=False) == [*there, "4f2", "sh"]
-    assert access.command(["sh"], terminal=True) == [*there, "--tty", "4f2", "sh"]
+    assert access.command(["sh"], terminal=True) == [*there, "-t", "4f2", "sh"]
     assert Access().command(["sh"], terminal=True) == ["sh"]
+
+
+def test_a_command_in_a_pod_has_options_that_kubectl_knows() -> None:
+    access = Access(("kubectl", "--namespace=a"), "train-0", before=("--",))
+    words = ["kubectl", "--namespace=a", "exec", "-i", "-t", "train-0", "--", "ls", "-l"]
+    assert access.command(["ls", "-l"], terminal=True) == words

@@ -355,6 +355,28 @@ def test_a_changed_job_is_another_config_map(project: Project) -> None:
     assert names[0] != names[1]
 
 
+def test_a_drain_leaves_the_hosts_that_a_job_needs(project: Project) -> None:
+    job = JOB + "hosts: {gpus_per_host: 1, min: 2}\n"
+    inventory = INVENTORY.replace("{uuid: GPU-a}, {uuid: GPU-b}", "{index: 0}, {index: 1}")
+    objects = manifests(project.write(inventory, {"digits": job}).rendered())
+    assert of_kind(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 2
+    alone = manifests(project.write(INVENTORY).rendered())
+    # It would keep a node from ever being drained.
+    assert "PodDisruptionBudget" not in {each["kind"] for each in alone}
+
+
+def test_jobs_wait_in_a_queue_of_kueue(project: Project) -> None:
+    section = "training, queue: team-vision, priority_class: research}"
+    tree = project.write(INVENTORY.replace("training}", section), servers={"digits": SERVER})
+    objects = manifests(tree.rendered())
+    hold_to_the_api(objects)
+    for each in objects:
+        labels = each["metadata"]["labels"]
+        found = {name: value for name, value in labels.items() if name.startswith("kueue")}
+        queue, priority = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+        assert found == ({queue: "team-vision", priority: "research"} if trains(each) else {})
+
+
 POOL = """\
 cluster: lab
 engine: kubernetes

@@ -459,6 +459,17 @@ def test_a_job_without_pods_names_the_quota() -> None:
     )
 
 
+def test_a_job_waits_patiently_in_its_queue() -> None:
+    now = [0.0]
+    watch = Watch(lambda _: None, lambda: now[0])
+    found = Namespace((replace(TRAINS, waits=True),), ())
+    hosts = host_statuses(found, STACK, ("n1", "n2"))
+    assert all("waits in its queue" in host.message for host in hosts)
+    assert watch.look("digits", hosts) == []
+    now[0] = 600.0
+    assert watch.look("digits", hosts) == []
+
+
 def test_a_server_without_pods_names_the_reason() -> None:
     condition = {"type": "ReplicaFailure", "status": "True", "message": "pods x is forbidden: no"}
     meta = {

@@ -92,7 +92,7 @@ def _of_job(plan: JobPlan, settings: Kubernetes) -> Iterator[Note]:
         what = (
             f"one volume claim of {show_size(settings.storage_size)} for all hosts, "
             f"{claim_name(plan.name)}; the checkpoints of now stay on the hosts: copy them with "
-            "kubectl cp, or start anew"
+            "kubectl cp, or begin again without them"
         )
         yield Note(plan.name, ("checkpoint",), Verdict.CHANGES, what)
     if plan.job.secrets:

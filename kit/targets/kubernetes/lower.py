@@ -17,6 +17,7 @@ from kit.targets.kubernetes.names import (
     labels_of,
     name_faults,
     own_volume,
+    queue_labels,
     rendezvous_name,
     service_names,
 )
@@ -99,7 +100,13 @@ def _manifest(plan: Plan, settings: Kubernetes, workload: Workload) -> Manifest:
         )
         if kept and workload.kind is Kind.JOB
         else None,
+        queued=queue_labels(settings),
+        least=workload.needed if workload.needed < _total(workload) else 0,
     )
+
+
+def _total(workload: Workload) -> int:
+    return sum(part.replicas for part in workload.working)
 
 
 def _own(workload: Workload) -> Sequence[MountPoint]:
@@ -108,8 +115,7 @@ def _own(workload: Workload) -> Sequence[MountPoint]:
 
 def _groups(plan: Plan, workload: Workload) -> Iterator[Group]:
     parts = workload.working
-    total = sum(part.replicas for part in parts)
-    spared = total - workload.needed
+    spared = _total(workload) - workload.needed
     for part in parts:
         name = workload.stack if len(parts) == 1 else f"{workload.stack}-{_size(part)}"
         yield Group(

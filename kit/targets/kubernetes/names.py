@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kit.errors import Fault
+from kit.model import Kubernetes
 from kit.plan.storage import volume_name
 from kit.values import count
 from kit.workload.names import stack_of_job
@@ -22,6 +23,7 @@ COMPONENT = f"{LABELS}/component"
 MANAGED_BY = f"{LABELS}/managed-by"
 CHECKPOINTS = "checkpoints"
 """The component of the volume claims of jobs, which `kit stop` keeps."""
+KUEUE = "kueue.x-k8s.io"
 INDEX = "batch.kubernetes.io/job-completion-index"
 FILE = "kit.file"
 """The annotation with the hash of a rendered file."""
@@ -35,6 +37,12 @@ def labels_of(cluster: str, workload: Workload) -> tuple[tuple[str, str], ...]:
         (PART_OF, cluster),
         (MANAGED_BY, MANAGER),
     )
+
+
+def queue_labels(settings: Kubernetes) -> tuple[tuple[str, str], ...]:
+    """Return the labels of Jobs that wait in a queue of Kueue."""
+    pairs = (("queue-name", settings.queue), ("priority-class", settings.priority_class))
+    return tuple((f"{KUEUE}/{name}", value) for name, value in pairs if value)
 
 
 def rendezvous_name(job: str) -> str:

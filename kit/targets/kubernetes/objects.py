@@ -137,7 +137,9 @@ class Claim:
 class Manifest:
     """The values of a workload's file. `open_ports` are those that any pod may reach.
 
-    `coordinator` is that of a job with its Service's name, None if its hosts do not meet.
+    `coordinator` is that of a job with its Service's name, None if its hosts do not meet. `queued`
+    are the labels by which Kueue knows the Jobs. A drain leaves the `least` pods of a job, 0 for a
+    job that needs all.
     """
 
     workload: Workload
@@ -147,3 +149,5 @@ class Manifest:
     open_ports: tuple[NamedPort, ...]
     coordinator: Group | None = None
     claim: Claim | None = None
+    queued: tuple[tuple[str, str], ...] = ()
+    least: int = 0

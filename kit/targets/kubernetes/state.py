@@ -14,6 +14,7 @@ from kit.workload.types import Kind, Role
 
 ENDS = {"SuccessCriteriaMet": "Complete", "FailureTarget": "Failed"}
 """A Job has these conditions until its last pod has ended, which a dead node prevents."""
+SUSPENDED = "its Job is suspended: it waits in its queue (kubectl get workloads)"
 LOST = "DeletionByTaintManager"
 """The reason of the condition DisruptionTarget of a pod whose node does not answer."""
 
@@ -24,8 +25,8 @@ class Object:
 
     `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why, or why a
     Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
-    a Job that may fail for good. `rolls`: pods of the Deployment's former template are there, or it
-    has not been seen yet.
+    a Job that may fail for good. `waits`: the Job is suspended. `rolls`: pods of the Deployment's
+    former template are there, or it has not been seen yet.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Object:
     ready: int = 0
     most_failed: int = 0
     rolls: bool = False
+    waits: bool = False
 
     @property
     def title(self) -> str:
@@ -134,6 +136,8 @@ class Namespace:
     def refusal(self, stack: str) -> str:
         """Return why a workload lacks pods, "" if no reason is known."""
         own = self.working(stack)
+        if any(each.waits and not each.ended for each in own):
+            return SUSPENDED
         found = (self.refused.get(each.name, "" if each.ended else each.reason) for each in own)
         return next(filter(None, found), "")
 
@@ -166,6 +170,7 @@ def read_object(document: Mapping[str, Any]) -> Object:
         ready=status.get("readyReplicas") or 0,
         most_failed=spec.get("maxFailedIndexes") or 0,
         rolls=document["kind"] == "Deployment" and _rolls(meta, spec, status),
+        waits=bool(spec.get("suspend")),
     )
 
 

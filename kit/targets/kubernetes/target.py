@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -279,7 +280,10 @@ class KubernetesTarget:
     def access(self, name: str, host: str) -> Access:
         """Return the access to the pod of a host, by `kubectl exec`; see `Target.access`."""
         pod = self._pod(name, host)
-        return Access(("kubectl", *self._kubectl.options), pod.name, before=("--",))
+        # Log-ins of kubectl may need any variable; none of them reaches the pod.
+        return Access(
+            ("kubectl", *self._kubectl.options), pod.name, dict(os.environ), None, ("--",)
+        )
 
     def _pod(self, name: str, host: str) -> Pod:
         pods = reversed(self._see().pods_of(_stack_of(name)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kit.errors import KitError
 from kit.runtime.endings import HOPELESS
 from kit.runtime.status import HostStatus, State
+from kit.targets.kubernetes.state import SUSPENDED
 from kit.targets.kubernetes.status import PULLING
 from kit.values import Say
 from kit.workload.types import Kind, Workload
@@ -17,6 +18,8 @@ POLL = 1.0
 """Seconds between two queries of the pods."""
 STUCK = 60.0
 """Seconds until a pod that no node takes, or that cannot get its image, counts as stuck."""
+PATIENT = {PULLING, SUSPENDED}
+"""Reasons to wait that are no fault."""
 STEADY = 5.0
 """Seconds that a container must run: the launcher needs some to find a mistake in the job."""
 LONGEST = 3600.0
@@ -76,7 +79,7 @@ class Watch:
             return True
         if host.state is not State.WAITING:
             return False
-        patience = STUCK if host.message and host.message != PULLING else LONGEST
+        patience = STUCK if host.message and host.message not in PATIENT else LONGEST
         return self._clock() - self._since[who] > patience
 
 

@@ -160,7 +160,7 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     job = story.await_job(lambda job: job["world_size"] == number and job["progress"])
     assert {host["host"] for host in job["hosts"]} == set(story.hosts)
     assert "runs already" in story.kit("deploy", "digits").out
-    assert "launch.py" in story.kit("shell", "digits", "--", "cat", "/proc/1/cmdline").out
+    assert "train" in story.kit("shell", "digits", "--", "cat", "/proc/1/cmdline").out
 
     lost = story.hosts[-1]
     pods = kubectl("-n", story.namespace, "get", "pods", "-o", "json")["items"]

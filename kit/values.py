@@ -114,7 +114,7 @@ def duration(text: object) -> int:
 
 
 def patience(value: object) -> int:
-    """Parse a duration after which something is told; 0 is never."""
+    """Parse a duration after which something is reported; 0 is never."""
     if value == 0 and value is not False:
         return 0
     try:

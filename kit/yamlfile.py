@@ -186,7 +186,7 @@ class _Builder:
         return {**inherited, **value} if inherited else value
 
     def _key(self, event: _Event) -> str | None:
-        """Return the text of a key, whatever its type would be as a value."""
+        """Return the text of a key; its type as a value does not matter."""
         if type(event) is ScalarEvent and event.anchor is None and "\0" not in event.value:
             return str(event.value)
         self._value(event)

@@ -62,8 +62,9 @@ def list_code(
 ) -> Listing:
     """List the files of a folder that travel with a job.
 
-    `exclude` are patterns of .gitignore, `include` files and folders that travel whatever excludes
-    them. `own` are files and folders of kit: a render or a split would change the code.
+    `exclude` are patterns of .gitignore. `include` are files and folders that kit sends
+    although a pattern excludes them. `own` are files and folders of kit: a render or a split
+    would change the code.
 
     Raises:
         InputError: The folder cannot be read, has no file, or has too much.

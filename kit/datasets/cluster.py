@@ -95,7 +95,7 @@ class DataCluster:
     def put(
         self, name: str, described: str, keep: Sequence[str], archive: Callable[[], Iterable[bytes]]
     ) -> None:
-        """Store code under the name of its content, unless it is there; `keep` stays, too.
+        """Store code under the name of its content, unless it is stored; `keep` stays, too.
 
         Raises:
             KitError: It failed.

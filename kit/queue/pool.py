@@ -70,7 +70,7 @@ class QueuedJob:
     its hosts: one of the two is set. `level` is the level with which it began, see `decide.level`.
     `early`: it began before a job that stood before it, and gives way to that one. `home` are the
     hosts that it has trained on last, which it prefers; empty if there are none. Unless it roams,
-    its newest checkpoint is there: it begins again only with one of them, from which others get it.
+    they have its newest checkpoint: it begins only with one of them, from which others get it.
     """
 
     name: str

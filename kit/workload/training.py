@@ -245,7 +245,7 @@ def _train(
         limits=replace(job.job.limits, memlock=job.memlock, stack=job.stack_limit),
         infiniband=plan.network.infiniband,
         user=user,
-        # A script of the user's own may install packages, need sudo, or write beside itself.
+        # A custom script may install packages, need sudo, or write beside itself.
         unprivileged=unprivileged(user) or (built_in and not user),
         keyed=bool(job.job.streamed),
         capabilities=capabilities(job.job, infiniband=plan.network.infiniband),

@@ -4,11 +4,11 @@ The state of a divided model is saved in pieces, and resumed at any sizes. The s
 that of a training whose group has changed.
 
 An all-reduce is not atomic: when a rank is lost, some of the others may have taken a step whose
-gradients the rest did not receive. Whoever took it has all that belongs to it, also the part of the
+gradients the rest did not receive. A rank that took it has all parts of it, also the part of the
 lost rank. So every state is a valid one, that of a first part of the job's samples, each counted
 once; the one with the most samples is the best, and the ranks without it get it from one that has
 it. States of as many samples differ if a rank was left out and the others have taken its step
-again, without it: the newest group in which a rank has agreed on a state tells them apart.
+again, without it: the newest group in which a rank has agreed on a state distinguishes them.
 tests/trainer/interleavings.py tries the orders in which this can happen.
 """
 

@@ -96,7 +96,7 @@ class Task:
     classifies: bool = True
     """Whether outputs are scores of classes, [N, K], or of text [N, K, T]."""
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
-    """A context for calls of the model and of these functions, which tells the user's faults."""
+    """A context for calls of the model and of these functions, which reports the user's faults."""
     loading: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
     """A context in which a checkpoint's part is loaded; its argument names the part."""
 

@@ -1,7 +1,7 @@
 """The agent of a host: what a training and a script have in common.
 
 It holds a connection to the coordinator, repeats the host's report, and takes orders. While nobody
-answers, the workers go on.
+answers, the workers continue.
 """
 
 import asyncio

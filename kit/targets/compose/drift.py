@@ -66,7 +66,7 @@ def drift(text: str, containers: Sequence[Container]) -> str:
     for one in (one for one in containers if one.service in services):
         service = services[one.service]
         told_by = {key: each for key, each in service.items() if key not in LEFT}
-        # A template of the user's own may write it in another way.
+        # A custom template may write it in another way.
         whole = closed and fits(told_by, SERVICE)
         image = {"image": service.get("image") if closed else ""}
         wanted = kept(_wanted(service, document) if whole else image)

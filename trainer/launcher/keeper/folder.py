@@ -67,7 +67,7 @@ class Versions:
             self.remove(old)
 
     def remove(self, version: Version) -> None:
-        """Remove a version; without its manifest it is none, whatever happens meanwhile."""
+        """Remove a version; without its manifest it is none, also after a failure meanwhile."""
         (self.folder / version.id / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.folder / version.id, ignore_errors=True)
 

@@ -12,7 +12,7 @@ from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 
 
 class Framework(StrEnum):
-    """What starts the processes of a script."""
+    """The program that starts the processes of a script."""
 
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"

@@ -10,7 +10,7 @@ from kit.model import JobHosts, Mount, Secret
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """What the user's own server adds to a `Server`, which then has no job.
+    """The keys that a custom server adds to a `Server`, which then has no job.
 
     `command` is the whole command. The server is healthy as soon as it answers a GET of `health`
     with a status below 400, `start_timeout` seconds after its start at the latest. `shared_memory`

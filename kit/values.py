@@ -188,7 +188,7 @@ def gpu_uuid(text: object) -> str:
 
 
 SHARERS = "the GPU, /dev/shm and the page cache"
-"""What shares the memory of a host whose GPU has none of its own."""
+"""Users of the memory of a host whose GPU has none of its own."""
 
 
 def public_key(key: object) -> str:

@@ -87,7 +87,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """What an alias stands for; `size` is the number of its collections, `word` a scalar's text."""
+    """The node of an alias; `size` is the number of its collections, `word` a scalar's text."""
 
     line: int
     value: Any = None

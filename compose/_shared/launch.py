@@ -212,7 +212,7 @@ def shown_url(url: str) -> str:
 
 
 def webhook_fault(url: str) -> str:
-    """What is wrong with the URL of a webhook, or ""."""
+    """The fault in the URL of a webhook, or ""."""
     try:
         parts = urlsplit(url)
         usable = bool(parts.hostname) and parts.port != 0 and url.isascii()
@@ -224,7 +224,7 @@ def webhook_fault(url: str) -> str:
 
 
 # -------- contract/allocation.py
-# What the queue has given to a container; the launcher's program contains it.
+# The GPUs that the queue has given to a container; the launcher's program contains it.
 
 
 class Allocation(NamedTuple):
@@ -376,7 +376,7 @@ class Job(NamedTuple):
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
-    framework: str = "pytorch"  # What starts the script's processes.
+    framework: str = "pytorch"  # The program that starts the script's processes.
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
@@ -722,7 +722,7 @@ WRITTEN = (
 
 
 def unchangeable(folder: Path) -> str:
-    """What a training has written as another user, which this one cannot change, or "".
+    """A file of a training that another user wrote and this one cannot change, or "".
 
     Other files are left alone: a disk of its own has lost+found, which belongs to root.
     """
@@ -1374,7 +1374,7 @@ class Group:
 
     generation: int
     members: tuple[Member, ...]
-    why: str = ""  # What has changed since the last group, for people.
+    why: str = ""  # The change since the last group, for people.
     number: int = 0  # Of a script's round, for people.
 
     @property
@@ -1419,7 +1419,7 @@ class Halt:
 
 @dataclass(frozen=True)
 class Result:
-    """What a training has reached, by its newest checkpoint."""
+    """The progress of a training, by its newest checkpoint."""
 
     checkpoint: str
     step: int
@@ -1438,7 +1438,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Notice:
-    """What people are notified of. `id` is unique in a job, and the same if it is sent again."""
+    """The content of a notification. `id` is unique in a job, and the same if it is sent again."""
 
     kind: str  # One of contract/notify.py.
     id: str
@@ -1494,7 +1494,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Order:
-    """What a host must do; `generation` is that of the group that it concerns.
+    """The order to a host; `generation` is that of the group that it concerns.
 
     wait: nothing. join: form `group`. leave: leave the group at the end of a step. abort: close the
     group's connections, and leave it. end: end the workers, as all are done or because of `halt`.
@@ -3753,7 +3753,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """What this agent does until the training is over, besides its reports."""
+        """The tasks of this agent until the training is over, besides its reports."""
 
     @abstractmethod
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -4092,7 +4092,7 @@ class Agent(HostAgent):
         self._report()
 
     def _order_for(self, around: Group, rank: int, before: Halt | None) -> dict[str, Any]:
-        """What the process that forks torchrun gets for a round."""
+        """The message for a round to the process that forks torchrun."""
         first = around.members[0]
         own = {
             "KIT_ROUND": str(around.generation),
@@ -4397,7 +4397,7 @@ def processor_seconds() -> float:
 
 
 class Sight(NamedTuple):
-    """What was seen of a session's use; times are monotonic."""
+    """The observed use of a session; times are monotonic."""
 
     at: float
     used: float  # When it was last in use.
@@ -5244,7 +5244,7 @@ def try_webhook(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
 
 
 def judge(status: int, headers: HTTPMessage) -> Outcome:
-    """What an answer means."""
+    """The meaning of an answer."""
     if 200 <= status < 300:
         return Outcome()
     if 300 <= status < 400:
@@ -5456,7 +5456,7 @@ class Courier:
     def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
         self._wanted = bool(environ.get("KIT_NOTIFY"))
         self._notices = notices
-        self._left: dict[str, dict[str, Any]] = {}  # What is not settled, by id.
+        self._left: dict[str, dict[str, Any]] = {}  # Notices that are not settled, by id.
         self._writer: asyncio.StreamWriter | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None

@@ -42,7 +42,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was measured, and messages about what failed."""
+    """The measurements, and messages about failures."""
 
     measurements: Measurements
     failures: tuple[str, ...]

@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Listing:
-    """What travels, in a fixed order, and what does not although no rule excludes it.
+    """The files to send, in a fixed order, and those left out although no rule excludes them.
 
     `secrets` and `left_out` are names; those left out have the reason behind them.
     """

@@ -36,7 +36,7 @@ class PoolHost:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a job wants.
+    """The request of a job.
 
     `least` and `most` are hosts, of which each gives `each` GPUs (None: all of its GPUs); or, with
     `each` 0, they are GPUs, on any hosts. `hosts` are those that it may use (empty: all). `roams`:
@@ -94,7 +94,7 @@ class QueuedJob:
 
     @property
     def keeps(self) -> dict[str, Had]:
-        """What it has and was not asked to release."""
+        """The GPUs that it has and was not asked to release."""
         return {host: had for host, had in self.has.items() if not had.leaving}
 
 

@@ -103,7 +103,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What hosts have kept of workloads; `without` says which hosts give no lines, and why."""
+    """Lines that hosts have kept; `without` says which hosts give no lines, and why."""
 
     logs: tuple[ContainerLog, ...] = ()
     gaps: tuple[Gap, ...] = ()

@@ -57,7 +57,7 @@ MOUNTED_KEEPER = "/kit/keeper.py"
 """The keeper of a script's files, beside the launcher."""
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
 UPDATE = Update(at_once=True, pause=True)
-"""What changes one host of a job changes all."""
+"""A change of one host of a job changes all."""
 
 
 def own_port(plan: JobPlan) -> int:

@@ -39,7 +39,7 @@ class Manifest:
 
     @property
     def figure(self) -> str:
-        """What the score is of, for people; "" if it is not known."""
+        """The meaning of the score, for people; "" if it is not known."""
         if self.score is None:
             return ""
         if self.score == self.accuracy:

@@ -124,7 +124,7 @@ def saved_as_bytes(state: State) -> bytes:
 
 
 class Claim(NamedTuple):
-    """What a rank has in memory; the highest is the state of all.
+    """The state in the memory of a rank; the highest is the state of all.
 
     At an epoch's end the state before its evaluation is the higher one: all ranks take part in it.
     """
@@ -136,7 +136,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class About:
-    """What goes with a rank's state, besides tensors."""
+    """The parts of a rank's state besides tensors."""
 
     claim: Claim
     progress: Progress

@@ -1,4 +1,4 @@
-"""What a training minimises, and what it measures on the test samples.
+"""The loss of a training, and its metrics on the test samples.
 
 The accuracy of each class is exact for any number of ranks. Shapes: N samples, K classes.
 """
@@ -90,7 +90,7 @@ class Task:
     loss: Callable[[Any, Any], Tensor]
     """The sum of the losses of the samples, which is differentiated."""
     sums: Callable[[Any, Any], Sums]
-    """What is measured, summed over the samples."""
+    """The metrics, summed over the samples."""
     count: Callable[[Any], int]
     """The number of values that were summed, from the targets."""
     classifies: bool = True

@@ -33,7 +33,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the functions of a user's module may know of the job."""
+    """The part of the job that the functions of a user's module may know."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """The job's `options`."""

@@ -78,7 +78,7 @@ def read(file: Path) -> Beat:
 
 
 class Activity(NamedTuple):
-    """What a process and its children do."""
+    """The activity of a process and its children."""
 
     seconds: float = 0.0  # Of processors that they have used.
     disk: bool = False  # Whether a thread waits for a disk, be it of another host.
@@ -92,7 +92,7 @@ class Patience:
     since: float = 0.0  # Time of its last progress.
     longest: float = 0.0  # Pause in its group, in seconds.
     doubts: float | None = None  # Since when it may do nothing.
-    computed: float = 0.0  # What it had computed then.
+    computed: float = 0.0  # Its computing time until then.
 
     def note(self, beat: Beat, now: float) -> None:
         """Take note of a worker's count."""

@@ -63,7 +63,7 @@ class Group:
 
     generation: int
     members: tuple[Member, ...]
-    why: str = ""  # What has changed since the last group, for people.
+    why: str = ""  # The change since the last group, for people.
     number: int = 0  # Of a script's round, for people.
 
     @property
@@ -108,7 +108,7 @@ class Halt:
 
 @dataclass(frozen=True)
 class Result:
-    """What a training has reached, by its newest checkpoint."""
+    """The progress of a training, by its newest checkpoint."""
 
     checkpoint: str
     step: int
@@ -127,7 +127,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Notice:
-    """What people are notified of. `id` is unique in a job, and the same if it is sent again."""
+    """The content of a notification. `id` is unique in a job, and the same if it is sent again."""
 
     kind: str  # One of contract/notify.py.
     id: str
@@ -183,7 +183,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Order:
-    """What a host must do; `generation` is that of the group that it concerns.
+    """The order to a host; `generation` is that of the group that it concerns.
 
     wait: nothing. join: form `group`. leave: leave the group at the end of a step. abort: close the
     group's connections, and leave it. end: end the workers, as all are done or because of `halt`.

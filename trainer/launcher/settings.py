@@ -53,7 +53,7 @@ class Job(NamedTuple):
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
-    framework: str = "pytorch"  # What starts the script's processes.
+    framework: str = "pytorch"  # The program that starts the script's processes.
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.

@@ -93,7 +93,7 @@ def try_webhook(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
 
 
 def judge(status: int, headers: HTTPMessage) -> Outcome:
-    """What an answer means."""
+    """The meaning of an answer."""
     if 200 <= status < 300:
         return Outcome()
     if 300 <= status < 400:

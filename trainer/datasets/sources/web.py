@@ -43,7 +43,7 @@ class Answer:
 
 
 class _AgainError(OSError):
-    """What was downloaded is not a part of the content any more."""
+    """The downloaded bytes are not a part of the content any more."""
 
 
 def from_web(url: str, folder: Path, kept: Path, report: Report) -> str:

@@ -21,7 +21,7 @@ Signature = tuple[int, int, int]
 
 
 def signature(path: Path) -> Signature | None:
-    """What changes with each write to a file; None if there is no file."""
+    """A value that changes with each write to a file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

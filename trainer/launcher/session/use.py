@@ -70,7 +70,7 @@ def processor_seconds() -> float:
 
 
 class Sight(NamedTuple):
-    """What was seen of a session's use; times are monotonic."""
+    """The observed use of a session; times are monotonic."""
 
     at: float
     used: float  # When it was last in use.

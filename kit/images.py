@@ -48,7 +48,7 @@ class Build:
     """A build of the trainer's image under all names of `images`.
 
     `base` is the image that it begins with, None for the Dockerfile's. With several `platforms` the
-    result is pushed: an engine has no room for two images under one name.
+    result is pushed: an engine cannot store two images under one name.
     """
 
     images: tuple[str, ...]

@@ -12,7 +12,7 @@ from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 
 
 class Framework(StrEnum):
-    """What starts the processes of a script."""
+    """The program that starts the processes of a script."""
 
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"
@@ -20,7 +20,7 @@ class Framework(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A Python file of the user's own that comes with a job; `name` is without its folder."""
+    """A custom Python file that comes with a job; `name` is without its folder."""
 
     name: str
     text: str
@@ -84,7 +84,7 @@ class Job:
     `setup` are lines for sh that run before it. `quiet` is the time in seconds after which its
     ranks are called silent (None: the launcher's default; 0: never). It ends `max_duration` seconds
     after its start, or when it has computed nothing for `idle` seconds. `notify` is for this job
-    alone. `code` are the files with functions of the user's own that `train` names. `package` is
+    alone. `code` are the files with the custom functions that `train` names. `package` is
     the folder with its code. With `queue`, the queue decides which of its hosts train.
     """
 

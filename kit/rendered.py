@@ -36,7 +36,7 @@ class _Compiled(FileSystemBytecodeCache):
         super().__init__(str(BUILT_IN / "__pycache__"))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Write the code, unless Python shall write none or may not: another user's folder."""
+        """Write the code, unless Python must not or cannot write it: another user's folder."""
         if sys.dont_write_bytecode:
             return
         with suppress(OSError):

@@ -10,7 +10,7 @@ from kit.model import JobHosts, Mount, Secret
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """What the user's own server adds to a `Server`, which then has no job.
+    """The keys that a custom server adds to a `Server`, which then has no job.
 
     `command` is the whole command. The server is healthy as soon as it answers a GET of `health`
     with a status below 400, `start_timeout` seconds after its start at the latest. `shared_memory`
@@ -46,7 +46,7 @@ class Server:
     `window` is in milliseconds, `timeout` in seconds, `body` (of a request) and `gpu_memory` (the
     smallest of a GPU) in bytes, `pixels` per image. Clients must send `token`, unless it is None.
     `allowed_hosts` are names of the server for clients besides its hosts' own. `user` is the
-    containers' user (None: nobody, or the image's). `handler` is a class of the user's own that
+    containers' user (None: nobody, or the image's). `handler` is a custom class that
     answers with the files of a script, `module:class`, `code` its file. `access_log` is `lines`,
     `json` or `none`.
     """

@@ -28,7 +28,7 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who owns jobs. `share` weighs against the others', `most` is the number of GPUs at once."""
+    """Owners of jobs. `share` weighs against the others', `most` is the number of GPUs at once."""
 
     name: str
     share: float = 1.0
@@ -37,7 +37,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The rules of a pool. What somebody has used counts half after `half_life` seconds."""
+    """The rules of a pool. Past use counts half after `half_life` seconds."""
 
     people: tuple[Person, ...] = ()
     half_life: int = 7 * 24 * 3600
@@ -49,7 +49,7 @@ EQUAL = Sharing()
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What a job of the queue says of itself.
+    """The keys of a job for the queue.
 
     It wants at least `least` and at most `most` hosts, or GPUs on any hosts if `counts_gpus`.
     None: as many as there are.

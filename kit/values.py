@@ -114,7 +114,7 @@ def duration(text: object) -> int:
 
 
 def patience(value: object) -> int:
-    """Parse a duration after which something is told; 0 is never."""
+    """Parse a duration after which something is reported; 0 is never."""
     if value == 0 and value is not False:
         return 0
     try:
@@ -188,7 +188,7 @@ def gpu_uuid(text: object) -> str:
 
 
 SHARERS = "the GPU, /dev/shm and the page cache"
-"""What shares the memory of a host whose GPU has none of its own."""
+"""Users of the memory of a host whose GPU has none of its own."""
 
 
 def public_key(key: object) -> str:

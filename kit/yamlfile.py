@@ -87,7 +87,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """What an alias stands for; `size` is the number of its collections, `word` a scalar's text."""
+    """The node of an alias; `size` is the number of its collections, `word` a scalar's text."""
 
     line: int
     value: Any = None
@@ -186,7 +186,7 @@ class _Builder:
         return {**inherited, **value} if inherited else value
 
     def _key(self, event: _Event) -> str | None:
-        """Return the text of a key, whatever its type would be as a value."""
+        """Return the text of a key; its type as a value does not matter."""
         if type(event) is ScalarEvent and event.anchor is None and "\0" not in event.value:
             return str(event.value)
         self._value(event)

@@ -49,7 +49,7 @@ def debian_packages(root: Path) -> Iterator[dict[str, str]]:
 
 
 def fields_of(text: str, separator: str) -> dict[str, str]:
-    """The lines `key<separator>value` of a text; lines that go on with a value are left out."""
+    """The lines `key<separator>value` of a text; lines that continue a value are left out."""
     lines = (line.partition(separator) for line in text.splitlines() if line[:1] not in {" ", ""})
     return {key: value for key, _, value in lines}
 

@@ -63,7 +63,7 @@ MISTAKE = 2  # Exit code for something wrong in the input.
 PERMANENT: dict[type[Exception], tuple[FailureClass, int]] = {
     NotSavedError: ("disk", FAILURE),
     DamagedError: ("data", MISTAKE),
-    JobError: ("input", MISTAKE),  # In a function of the user's own.
+    JobError: ("input", MISTAKE),  # In a custom function.
 }
 """Errors during a training that a restart would repeat: their kinds and exit codes."""
 Weights = dict[str, Tensor] | None
@@ -207,7 +207,7 @@ def work(job: TrainJob, world: World, act: Callable[[World], int | None]) -> int
 
 
 def goes_back(job: TrainJob, world: World, error: HaltError) -> bool:
-    """Whether this host goes on from a checkpoint, without those that the failure is due to."""
+    """Whether this host continues from a checkpoint, without those that the failure is due to."""
     leaves_out = error.kind == "parameters" and job.faults.parameters == "leave_out"
     return bool(world.generation and leaves_out and error.hosts) and world.host not in error.hosts
 

@@ -39,7 +39,7 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_NOTIFY               for the coordinator: whom it notifies of what (JSON)
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
-                             each other are told; default: 60
+                             each other are reported; default: 60
     KIT_ONE_RUN              set if nothing restarts a host: what ends one then ends all
 
 It prints lines for people and, unless standard output is a terminal, events for programs
@@ -212,7 +212,7 @@ def shown_url(url: str) -> str:
 
 
 def webhook_fault(url: str) -> str:
-    """What is wrong with the URL of a webhook, or ""."""
+    """The fault in the URL of a webhook, or ""."""
     try:
         parts = urlsplit(url)
         usable = bool(parts.hostname) and parts.port != 0 and url.isascii()
@@ -224,7 +224,7 @@ def webhook_fault(url: str) -> str:
 
 
 # -------- contract/allocation.py
-# What the queue has given to a container; the launcher's program contains it.
+# The GPUs that the queue has given to a container; the launcher's program contains it.
 
 
 class Allocation(NamedTuple):
@@ -284,7 +284,7 @@ MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has
 class LaunchError(Exception):
     """A foreseeable error; `kind` is a class of failed events."""
 
-    known = False  # Whether the rendezvous has told it, so that all know of it.
+    known = False  # Whether the rendezvous has sent it, so that all know of it.
 
     def __init__(
         self,
@@ -376,11 +376,11 @@ class Job(NamedTuple):
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
-    framework: str = "pytorch"  # What starts the script's processes.
+    framework: str = "pytorch"  # The program that starts the script's processes.
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
-    quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
+    quiet: int = QUIET  # Seconds after which an idle rank is reported; 0: never.
     max_duration: int | None = None  # Seconds after which the job ends.
     idle: int | None = None  # Seconds without work after which it ends.
     stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
@@ -491,7 +491,7 @@ def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
-    """Read after how many seconds a rank that does nothing is told; 0: never."""
+    """Read after how many seconds an idle rank is reported; 0: never."""
     quiet = content.get("quiet", QUIET)
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
@@ -554,7 +554,7 @@ PARENT_DEATH_SIGNAL = 1  # Of prctl (linux/prctl.h).
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, in whatever way."""
+    """Let the kernel kill this process when its parent ends, in any way."""
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
 
 
@@ -574,7 +574,7 @@ Answer = TypeVar("Answer")
 
 
 class BrokenAnswerError(OSError):
-    """A service has begun its answer and not ended it: it was there."""
+    """A service has begun its answer and not ended it: it was up."""
 
 
 def until_answered(
@@ -722,7 +722,7 @@ WRITTEN = (
 
 
 def unchangeable(folder: Path) -> str:
-    """What a training has written as another user, which this one cannot change, or "".
+    """A file of a training that another user wrote and this one cannot change, or "".
 
     Other files are left alone: a disk of its own has lost+found, which belongs to root.
     """
@@ -856,7 +856,7 @@ def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
 
 
 def follow_fetch(settings: Settings, agent: DataAgent, progress: FetchProgress) -> dict[str, str]:
-    """Say how far the agent is until the data sets are there; the connection stays open."""
+    """Say how far the agent is until the data sets have arrived; the connection stays open."""
     sock, answer = agent.sock, agent.getresponse()
     if answer.status != 200:
         found = json.loads(answer.read())
@@ -1018,7 +1018,7 @@ def interface_addresses() -> dict[str, str]:
     """All addresses of this host, each with its interface, in the order of getifaddrs(3).
 
     NCCL and gloo find interfaces with the same call, by the same names, and take the first address
-    of the one that they are told.
+    of the one that they get.
     """
     libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
     found: dict[str, str] = {}
@@ -1131,7 +1131,7 @@ def family_of(name: str) -> socket.AddressFamily:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen at an address, before anybody is told to come; raises LaunchError."""
+    """Listen at an address, before anybody gets the address; raises LaunchError."""
     try:
         return socket.create_server((address, port), family=family_of(address))
     except OSError as error:
@@ -1328,7 +1328,7 @@ REPORT_EVERY = 0.4
 HOST_SILENT = 1.6
 """Seconds without a report after which a host is lost."""
 LOST = 3.0
-"""Seconds without an answer after which a host connects to the coordinator anew."""
+"""Seconds without an answer after which a host connects to the coordinator again."""
 
 MessageT = TypeVar("MessageT", bound="Report | Order")
 
@@ -1374,7 +1374,7 @@ class Group:
 
     generation: int
     members: tuple[Member, ...]
-    why: str = ""  # What has changed since the last group, for people.
+    why: str = ""  # The change since the last group, for people.
     number: int = 0  # Of a script's round, for people.
 
     @property
@@ -1419,7 +1419,7 @@ class Halt:
 
 @dataclass(frozen=True)
 class Result:
-    """What a training has reached, by its newest checkpoint."""
+    """The progress of a training, by its newest checkpoint."""
 
     checkpoint: str
     step: int
@@ -1438,7 +1438,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Notice:
-    """What people are notified of. `id` is unique in a job, and the same if it is sent again."""
+    """The content of a notification. `id` is unique in a job, and the same if it is sent again."""
 
     kind: str  # One of contract/notify.py.
     id: str
@@ -1464,7 +1464,7 @@ class Report:
     members: tuple[str, ...] = ()  # The agents of that group, for a coordinator that is new.
     left: int = 0
     ready: bool = False
-    heard: int = 0  # The newest generation that it was told of.
+    heard: int = 0  # The newest generation that it knows.
     reached: tuple[int, int] = (0, 0)  # Exchanges in that group: the last worker's, the first's.
     still: bool = False  # One of its workers in that group stands still, by itself or as it waits.
     starting: bool = False  # Not all of its workers run: nobody waits for them.
@@ -1477,7 +1477,7 @@ class Report:
     result: Result | None = None  # At its end.
     stops: bool = False  # It was asked to end; a script may still save.
     told: tuple[str, ...] = ()  # The notices that were sent, as the last order has them.
-    notice: Notice | None = None  # It is no host of the job, and only tells this.
+    notice: Notice | None = None  # It is no host of the job, and only sends this.
     # Of a host of a script:
     port: int = 0  # As in Member.
     number: int = 0  # Of the round that it has joined last.
@@ -1494,7 +1494,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Order:
-    """What a host shall do; `generation` is that of the group that it concerns.
+    """The order to a host; `generation` is that of the group that it concerns.
 
     wait: nothing. join: form `group`. leave: leave the group at the end of a step. abort: close the
     group's connections, and leave it. end: end the workers, as all are done or because of `halt`.
@@ -1628,7 +1628,7 @@ class Spent:
 # with orders, and hosts repeat them in their reports: so a new coordinator does not send them again.
 
 REPEATED = 3600.0
-"""Seconds in which the same failure is told once: engines start a container again several times."""
+"""Seconds in which the same failure is reported once: engines restart a container several times."""
 MOST_TOLD = 20
 """Number of ids in an order: those of older notices are of hosts and groups that are gone."""
 MOST_KNOWN = 1000
@@ -1678,7 +1678,7 @@ class Notices:
         self._failures = {message: now, **recent}  # The time of one that was sent stays.
         return message in recent
 
-    # ---- What is told
+    # ---- Contents
 
     def completed(self, generation: int, why: str, report: Report) -> None:
         """Tell that the job has come to its end."""
@@ -1689,7 +1689,7 @@ class Notices:
     def ended(self, report: Report) -> None:
         """Tell that the job ends by itself, before it has come to its end."""
         what = f"the job has reached its `{report.ends}`: its GPUs are free"
-        # Before the first group, the agent tells one run from another.
+        # Before the first group, the agent distinguishes two runs.
         at = report.generation or report.agent
         self.tell(Notice("ended", f"ended-{report.ends}-{at}", what))
 
@@ -1733,8 +1733,8 @@ class Knowledge:
     notices: Notices = field(default_factory=Notices)
     hosts: dict[str, Report] = field(default_factory=dict)
     group: Group | None = None  # The present or the last one, even if it is over.
-    over: float | None = None  # Time at which the group ended; None while it goes on.
-    asked: bool = False  # Whether its workers shall leave at the end of a step.
+    over: float | None = None  # Time at which the group ended; None while it continues.
+    asked: bool = False  # Whether its workers must leave at the end of a step.
     ends: str = ""  # The key of the job by which all hosts end.
     _began: float = 0.0
     _formed: float = 0.0
@@ -1863,14 +1863,14 @@ def natural(name: str) -> list[tuple[int, str]]:
 #
 # 1. A halt ends all hosts. So does a host that is done: all have passed a barrier before. A host that
 #    is left out ends them only if too few others can ever come.
-# 2. A group goes on until one of its hosts is lost, one of its workers has left it, or one hangs: it
+# 2. A group lasts until one of its hosts is lost, one of its workers has left it, or one hangs: it
 #    stands still, and others have reached exchanges that it has not, or it trains alone and others
-#    want to join it. Then the others are told to abort it. Nobody is ever in two groups.
+#    want to join it. Then the others get the order to abort it. Nobody is ever in two groups.
 # 3. A host that is ready to join, and one that was asked to end, let the group leave at the end of a
 #    step: all of its workers agree on that step by themselves.
 # 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
-#    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
-#    wants, and at most as many.
+#    again; the coordinator waits a few seconds for a silent host. The group has at least as many
+#    hosts as the job wants, and at most as many.
 # 5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
 #    no other is formed.
 # 6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
@@ -1889,9 +1889,9 @@ class Times:
     last_call: float = 10.0  # More hosts may come before the first group; torchrun waits for 30.
     warm_up: float = 30.0  # Hosts that are there may start their workers before the first group.
     gather: float = 0.5  # Further changes of a group are collected, so that it pauses once.
-    stuck: float = 5.0  # A host must leave a group before the others go on without it.
+    stuck: float = 5.0  # A host must leave a group before the others continue without it.
     returning: float = 5.0  # The hosts of a running group report to a coordinator that is new.
-    # A host must seem to hang for so long: whoever waited for a slow one reports its own next
+    # A host must seem to hang for this time: a host that waited for a slow one reports its next
     # exchange later, but within `HOST_SILENT`.
     confirm: float = 2.0
     form: float = 20.0  # A group must form before it is given up.
@@ -1919,7 +1919,7 @@ class Decisions(Knowledge):
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
         if self.end and self.hosts and not self._ended & self.hosts.keys():
-            self.end, self.group, self.over = None, None, None  # Others begin anew.
+            self.end, self.group, self.over = None, None, None  # Others start again.
         self._see_end()
         if self.end:
             return {agent: self.end if agent in self._ended else Order() for agent in self.hosts}
@@ -1985,7 +1985,7 @@ class Decisions(Knowledge):
     # ---- The present group
 
     def _see_fault(self, group: Group) -> None:
-        """End a group that cannot go on, or that has left as it was asked to."""
+        """End a group that cannot continue, or that has left as it was asked to."""
         if reason := next(self._faults_of(group), ""):
             self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
@@ -2000,7 +2000,7 @@ class Decisions(Knowledge):
                 self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
-        """Yield why a group cannot go on."""
+        """Yield why a group cannot continue."""
         for member in group.members:
             if member.agent not in self.hosts and not self._may_return(member.agent):
                 yield self._lost.get(member.agent, f"{member.host} is lost")
@@ -2070,7 +2070,7 @@ class Decisions(Knowledge):
     # ---- The next group
 
     def _candidates(self) -> list[Report]:
-        """The hosts that are ready and in no group that goes on."""
+        """The hosts that are ready and in no group that continues."""
         return [each for each in self.hosts.values() if each.ready and not each.leaving]
 
     def _form(self) -> None:
@@ -2170,7 +2170,7 @@ class Decisions(Knowledge):
             return Order() if report.ready else Order("abort", group.generation, why=self._reason)
         if report.generation < group.generation:
             if self._adopted is not None:
-                return Order()  # It was told by the coordinator before this one.
+                return Order()  # The coordinator before this one has informed it.
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()
@@ -2179,7 +2179,7 @@ class Decisions(Knowledge):
 
 
 # -------- group/server.py
-# The coordinator of a job: a server that hosts report to, and that tells them what to do.
+# The coordinator of a job: a server that hosts report to, and that gives them orders.
 #
 # It decides nothing by itself (decisions.py), keeps nothing on a disk, and may die at any time: the
 # group that trains does not need it, and reports tell its successor all.
@@ -2202,7 +2202,7 @@ class Server:
         self._serving: set[asyncio.Task[None]] = set()
         self._ticked = self._used = time.monotonic()  # Times of the last tick, and of a host.
         self._stood = float("-inf")  # The last time at which this process stood still.
-        self._came = False  # Whether any host was there.
+        self._came = False  # Whether any host has connected.
 
     async def serve(self, listener: socket.socket) -> int:
         """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
@@ -2262,7 +2262,7 @@ class Server:
                     self._forget(gone)
                 self._tell(answer=agent)
         self._notice_time()
-        # After a halt of this process, its host has connected anew and is about to report.
+        # After a halt of this process, its host has connected again and is about to report.
         if self._writers.get(agent) is writer and self._ticked - self._stood > LOST:
             self._lose(agent, "has closed its connection")
             self._tell()
@@ -2292,7 +2292,7 @@ class Server:
 # -------- launcher/rounds.py
 # Rounds: which hosts of a script run it together.
 #
-# Each change of the hosts is a new round: torchrun and the workers are started anew on all of them.
+# Each change of the hosts is a new round: torchrun and the workers restart on all of them.
 # torchrun runs with a fixed number of hosts and without restarts of its own: it would count the
 # loss of a host as a restart, and notice a silent one only by the timeouts of the script.
 #
@@ -2379,7 +2379,7 @@ class Rounds(Decisions):
 
     @property
     def final(self) -> bool:
-        """Whether no host comes again: after other failures, engines start them anew."""
+        """Whether no host comes again: after other failures, engines restart them."""
         done = bool(self._finished and self.group is None)
         return bool(self.ends or done or "" in self.given_up)
 
@@ -2392,7 +2392,7 @@ class Rounds(Decisions):
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
             self._culprits.setdefault(report.agent, report)
-        # Engines start containers again, whatever they ended for.
+        # Engines start containers again, for any reason of their end.
         if halt := self._for_good(report.host):
             self._told[report.agent] = Order("end", halt=halt)
         elif 0 < report.generation <= self._finished:
@@ -3125,7 +3125,7 @@ GPU_BUSY = 0.01  # Share of time with a running kernel.
 SPY = 15.0  # Seconds for py-spy.
 PRINTED = 1.0  # Seconds in which the last process prints its stacks.
 APART = 0.2  # Seconds between two processes that share a stream.
-MOST_STACKS = 16  # Processes below a rank whose stacks are told.
+MOST_STACKS = 16  # Processes below a rank whose stacks are logged.
 # Not SIGUSR1: scripts of clusters save and exit on it, as Lightning and submitit do.
 STACKS = signal.SIGRTMAX - 2
 # It also arms the processes that the script starts, and runs what it hides.
@@ -3183,7 +3183,7 @@ class Quiet:
 
 
 class Silence:
-    """Watches whether the ranks of a host do nothing, and tells it with their stacks."""
+    """Watches whether the ranks of a host do nothing, and logs it with their stacks."""
 
     def __init__(self, folder: Path, limit: int, gpus: str) -> None:
         """`folder` is the agent's, `limit` a time in seconds."""
@@ -3475,11 +3475,11 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
 
 
 # -------- launcher/last_failure.py
-# The failure of a script, as the rendezvous tells it to all hosts.
+# The failure of a script, as the rendezvous sends it to all hosts.
 
 
 def halt_of(error: LaunchError) -> Halt:
-    """What the rendezvous is told of a failure on this host."""
+    """The report to the rendezvous of a failure on this host."""
     line = str(error).splitlines()[0]
     return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
 
@@ -3587,7 +3587,7 @@ class LimitWatch:
             say(f"warning: {what}: {rest}" if warns else "a host computes again", error=warns)
 
     def reached(self, order: Order) -> str:
-        """The key of the job by which it ends, or ""; one that has begun to end goes on to."""
+        """The key of the job by which it ends, or ""; an end that has begun continues."""
         if order.ends in {"max_duration", "idle"}:
             return order.ends
         most, idle = self.job.max_duration, self.job.idle
@@ -3663,7 +3663,7 @@ class Asking(threading.Thread):
         self._prepared = time.monotonic()
 
     def end(self) -> None:
-        """Interrupt nothing any more; the agent goes on with the time of the run."""
+        """Interrupt nothing any more; the agent continues with the time of the run."""
         if self.ident is None:
             return
         with self._lock:
@@ -3707,7 +3707,7 @@ class Asking(threading.Thread):
 # The agent of a host: what a training and a script have in common.
 #
 # It holds a connection to the coordinator, repeats the host's report, and takes orders. While nobody
-# answers, the workers go on.
+# answers, the workers continue.
 
 
 class HostAgent(ABC):
@@ -3753,7 +3753,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """What this agent does until the training is over, besides its reports."""
+        """The tasks of this agent until the training is over, besides its reports."""
 
     @abstractmethod
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -4092,7 +4092,7 @@ class Agent(HostAgent):
         self._report()
 
     def _order_for(self, around: Group, rank: int, before: Halt | None) -> dict[str, Any]:
-        """What the process that forks torchrun gets for a round."""
+        """The message for a round to the process that forks torchrun."""
         first = around.members[0]
         own = {
             "KIT_ROUND": str(around.generation),
@@ -4219,7 +4219,7 @@ async def run_rounds(folder: Path, command: Sequence[str]) -> int:
 
 
 # -------- launcher/tell.py
-# A host tells the coordinator what people are notified of.
+# A host sends the coordinator what people are notified of.
 
 
 def notify(environ: Mapping[str, str], kind: str, message: str, code: int | None = None) -> None:
@@ -4362,7 +4362,7 @@ def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> 
 
 
 def typed(terminals: Path, device: int) -> float:
-    """Return how many seconds ago somebody has typed on a terminal; 0 if nothing tells."""
+    """Return how many seconds ago somebody has typed on a terminal; 0 if unknown."""
     # proc(5), tty_nr: the minor number is in bits 31 to 20 and 7 to 0.
     number = device & 0xFF | device >> 12 & 0xFFF00
     with suppress(OSError):
@@ -4385,7 +4385,7 @@ def gpus_compute() -> bool | None:
 
 
 def processor_seconds() -> float:
-    """Return the seconds that this container has spent on processors; 0 if nothing tells."""
+    """Return the seconds that this container has spent on processors; 0 if unknown."""
     with suppress(OSError, ValueError):
         for line in (CGROUP / "cpu.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -4397,7 +4397,7 @@ def processor_seconds() -> float:
 
 
 class Sight(NamedTuple):
-    """What was seen of a session's use; times are monotonic."""
+    """The observed use of a session; times are monotonic."""
 
     at: float
     used: float  # When it was last in use.
@@ -4631,7 +4631,7 @@ class Jupyter:
             )
 
     def connected(self) -> int:
-        """Return how many tabs are open, or whether a kernel computes, as its API tells."""
+        """Return how many tabs are open, or whether a kernel computes, from its API."""
         if self._process is None:
             return 0
         from http.client import HTTPException
@@ -4695,7 +4695,7 @@ class Warner:
 
 
 class Holder:
-    """Keeps a session open, and tells how long still."""
+    """Keeps a session open, and reports the time that is left."""
 
     def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
         self._job, self._session, self._environ = job, session, environ
@@ -4789,7 +4789,7 @@ class Holder:
             say(f"warning: {error}", error=True)
 
     def leave(self) -> None:
-        """Let its programs end; the session goes on where its container starts again."""
+        """Let its programs end; the session continues where its container starts again."""
         say("was asked to end")
         end_programs(self._deadline.id, min(END_GRACE, self._job.stop_grace_period / 2))
 
@@ -5244,7 +5244,7 @@ def try_webhook(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
 
 
 def judge(status: int, headers: HTTPMessage) -> Outcome:
-    """What an answer means."""
+    """The meaning of an answer."""
     if 200 <= status < 300:
         return Outcome()
     if 300 <= status < 400:
@@ -5276,7 +5276,7 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
         connection = HTTPConnection(parts.netloc, timeout=TRY)
 
     def end() -> None:
-        """A receiver may send a byte now and then: each of them begins the timeout anew."""
+        """A receiver may send a byte now and then: each of them restarts the timeout."""
         late.set()
         if connection.sock:
             with suppress(OSError):
@@ -5456,7 +5456,7 @@ class Courier:
     def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
         self._wanted = bool(environ.get("KIT_NOTIFY"))
         self._notices = notices
-        self._left: dict[str, dict[str, Any]] = {}  # What is not settled, by id.
+        self._left: dict[str, dict[str, Any]] = {}  # Notices that are not settled, by id.
         self._writer: asyncio.StreamWriter | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None

@@ -36,7 +36,7 @@ def command(
     variables = {**({} if gpus else {"NVIDIA_VISIBLE_DEVICES": "void"}), **(environment or {})}
     words += [f"--env={name}={value}" for name, value in variables.items()]
     words.append("--entrypoint=python3")
-    # What NCCL needs for InfiniBand; without the devices it uses sockets.
+    # Settings of NCCL for InfiniBand; without the devices it uses sockets.
     verbs = ["--device=/dev/infiniband", "--cap-add=IPC_LOCK", "--ulimit=memlock=-1"]
     # A tag may have moved since the host pulled it; without its registry the host's own will do.
     pull = f"docker pull --quiet {shlex.quote(image)} >/dev/null 2>&1"

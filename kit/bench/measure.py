@@ -42,7 +42,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was measured, and messages about what failed."""
+    """The measurements, and messages about failures."""
 
     measurements: Measurements
     failures: tuple[str, ...]
@@ -54,7 +54,7 @@ def measure(
     say: Say,
     ports: Mapping[str, Sequence[str]] | None = None,
 ) -> Results:
-    """Measure all hosts and all pairs of them; a failed measurement is told and left out.
+    """Measure all hosts and all pairs of them; report and skip failed measurements.
 
     `agents` are the programs on the hosts, which run. `ports` are the interfaces of hosts that have
     several for the training.

@@ -56,7 +56,7 @@ def measure_steps(
     `on_hosts`: in containers on the hosts; otherwise in a process on this machine.
 
     Raises:
-        InputError: The job runs a script of the user's own.
+        InputError: The job runs a custom script.
         KitError: A measurement failed.
     """
     if job.job.train is None:
@@ -186,7 +186,7 @@ def _epochs(lines: Iterable[LogLine]) -> Iterator[events.Epoch]:
 
 
 def _epoch_seconds(event: events.Epoch, batch: int) -> float | None:
-    """Return the seconds of a step without its exchange, if the event tells them."""
+    """Return the seconds of a step without its exchange, if the event has them."""
     if not event.images_per_second or event.exchange_share is None:
         return None
     whole = batch * event.world_size / event.images_per_second

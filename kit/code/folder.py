@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Listing:
-    """What travels, in a fixed order, and what does not although no rule excludes it.
+    """The files to send, in a fixed order, and those left out although no rule excludes them.
 
     `secrets` and `left_out` are names; those left out have the reason behind them.
     """
@@ -62,8 +62,9 @@ def list_code(
 ) -> Listing:
     """List the files of a folder that travel with a job.
 
-    `exclude` are patterns of .gitignore, `include` files and folders that travel whatever excludes
-    them. `own` are files and folders of kit: a render or a split would change the code.
+    `exclude` are patterns of .gitignore. `include` are files and folders that kit sends
+    although a pattern excludes them. `own` are files and folders of kit: a render or a split
+    would change the code.
 
     Raises:
         InputError: The folder cannot be read, has no file, or has too much.

@@ -76,7 +76,7 @@ def _score(progress: Progress | None) -> str:
 
 
 def score(status: JobStatus) -> str:
-    """Return the newest test accuracy and the metrics of a model of the user's own, as text."""
+    """Return the newest test accuracy and the metrics of a custom model, as text."""
     return _score(status.progress)
 
 

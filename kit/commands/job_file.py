@@ -176,7 +176,7 @@ def start_written(
 
 
 def _may_run(target: Target, job: str) -> bool:
-    """Return whether containers of a job are there, or might be where nobody can look."""
+    """Return whether containers of a job exist, or may exist on hosts that do not answer."""
     with suppress(KitError):
         return job in target.known()
     return True

@@ -90,7 +90,7 @@ def _send(variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _await_settled(connection: socket.socket) -> None:
-    """Return when the notice was sent or given up; what goes wrong is told before, as an object."""
+    """Return when the notice was sent or given up; an object before that describes each failure."""
     with connection.makefile("rb") as lines:
         for line in lines:
             if isinstance(json.loads(line), str):

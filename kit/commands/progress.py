@@ -55,7 +55,7 @@ class Transfers:
             self._bars.stop()
 
     def show(self, name: str, state: str, done: int, total: int | None) -> None:
-        """Show that `done` bytes of a transfer are there, of `total` if it is known."""
+        """Show that `done` bytes of a transfer have arrived, of `total` if it is known."""
         with self._lock:
             if self._bars is None:
                 self._print(name, state, done, total)

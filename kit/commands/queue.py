@@ -34,7 +34,7 @@ from kit.runtime.rendered import rendered
 from kit.values import count, show_age
 
 LEAVES = 60.0
-"""Seconds in which a training must have left a host: a script may save for so long."""
+"""Seconds in which a training must have left a host: a script may save for this time."""
 
 
 @click.group(

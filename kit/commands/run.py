@@ -38,7 +38,7 @@ FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asks for."""
+    """The request of the command line."""
 
     name: str | None
     hosts: int | None

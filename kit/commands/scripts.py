@@ -59,7 +59,7 @@ def _numbers(
 
 
 def _kept(past: Past, jobs: Sequence[str], *, needed: bool) -> Runs:
-    """Read the kept events of jobs; unless they are `needed`, what is not there is only told."""
+    """Read the kept events of jobs; unless they are `needed`, only report what is missing."""
     if not (needed or past.is_kept):
         return {}
     try:

@@ -149,7 +149,7 @@ def _refuse_an_open_one(target: Target, session: str) -> None:
 
 
 def _begun(target: Target, session: str) -> SessionStatus:
-    """Wait until a session tells that it is open."""
+    """Wait until a session reports that it is open."""
     until, told = time.monotonic() + PATIENCE, ""
     while True:
         status = next((each for each in target.status() if each.job == session), None)

@@ -195,7 +195,7 @@ def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
                 shown = tuple(look())
                 live.update(Group(*shown), refresh=True)
             except KitError as error:
-                # What was seen last stays: whoever watches has it before them.
+                # The last state stays on the screen.
                 live.update(Group(*shown, _lost(error)), refresh=True)
 
 

@@ -1,4 +1,4 @@
-"""Following jobs to their end: on this machine signals stop them, elsewhere they go on."""
+"""Following jobs to their end: signals stop them on this machine, and not on other hosts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def follow_to_end(target: Target, names: Sequence[str]) -> int:
 
 
 def _follow_elsewhere(target: Target, names: Sequence[str]) -> None:
-    """Follow jobs on other hosts, which go on if this process is interrupted."""
+    """Follow jobs on other hosts, which continue if this process is interrupted."""
     try:
         follow(target, names)
     except KeyboardInterrupt:

@@ -65,7 +65,7 @@ def to_package(
     """Return what travels of the folder, which is relative to `root`, without what is kit's `own`.
 
     Where there is no such folder, the version is that of it in the `rendered` files, "" without
-    any: whoever deploys another job, or splits GPUs, need not have the code of all.
+    any: to deploy another job, or to split GPUs, a person does not need the code of all jobs.
 
     Raises:
         FaultsError: The folder cannot be read, or is too large.

@@ -113,7 +113,7 @@ OWN = (
     *("health", "start_timeout", "mounts", "secrets", "working_dir"),
     *("stop_grace_period", "limits.shared_memory"),
 )
-"""Keys of the user's own server alone."""
+"""Keys that only a custom server has."""
 HttpPath = Annotated[
     str,
     BeforeValidator(validator_of(addresses.http_path)),

@@ -198,7 +198,7 @@ def _started(words: list[str]) -> ParsedCommand | None:
 
 
 def _run_by(words: Sequence[str], name: str = "") -> ParsedCommand | None:
-    """Find the script behind the options of the program `name`, whatever they are."""
+    """Find the script behind the options of the program `name`; any options are accepted."""
     for index, word in enumerate(words):
         rest, inner = list(words[index:]), program(word)
         if word in {"-m", "--module"} and name in _OF_MODULES:

@@ -22,7 +22,7 @@ from kit.plan.data import DataPlan
 ATTEMPTS = 5
 """Uploads that are tried in a row without a byte more on the storage host."""
 TOO_OLD = "invalid choice: 'put'"
-"""What argparse says in an image without this command."""
+"""The message of argparse in an image without this command."""
 UPLOADS = ".uploads"
 """The folder of the store with what was received."""
 
@@ -95,7 +95,7 @@ class DataCluster:
     def put(
         self, name: str, described: str, keep: Sequence[str], archive: Callable[[], Iterable[bytes]]
     ) -> None:
-        """Store code under the name of its content, unless it is there; `keep` stays, too.
+        """Store code under the name of its content, unless it is stored; `keep` stays, too.
 
         Raises:
             KitError: It failed.

@@ -12,7 +12,7 @@ from kit.values import Say
 
 
 def examine(wanted: Wanted, *, active: bool, progress: Say = lambda _: None) -> list[Finding]:
-    """Return all findings; `progress` is told what is done now."""
+    """Return all findings; `progress` gets a line about each step."""
     answers = _ask(wanted, progress)
     reports = [answer for answer in answers.values() if isinstance(answer, Report)]
     findings = [*_silent(answers, wanted), *check_all(reports, wanted)]

@@ -1,4 +1,4 @@
-"""What `kit doctor` knows of a host, and what the plan expects of it. Pure."""
+"""The facts of `kit doctor` about a host, and the plan's expectations. Pure."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Swarm:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What the doctor's own sections say. Times in seconds.
+    """The content of the doctor's own sections. Times in seconds.
 
     `xids` is None if the kernel's log cannot be read: then `losses` and `sxids` are not known.
     `fabrics` are the states of GPUs that report one, `fabric_manager` that its program runs.

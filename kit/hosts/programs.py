@@ -38,7 +38,7 @@ class ProgramError(KitError):
 
 
 class RefusedError(ProgramError):
-    """A program has answered that it cannot do what it was asked to do; it goes on."""
+    """A program has answered that it cannot do what it was asked to do; it continues to run."""
 
 
 class Program:
@@ -64,7 +64,7 @@ class Program:
                 stderr=self._errors,
                 start_new_session=True,  # kit handles Ctrl-C, and ends the program itself.
             )
-        except FileNotFoundError:  # Whoever needs docker has asked its engine before.
+        except FileNotFoundError:  # Callers that need docker have queried its engine.
             self._errors.close()
             raise ssh.not_installed() from None
         assert self._process.stdin is not None
@@ -188,7 +188,7 @@ class Program:
 
 @contextmanager
 def aborted(programs: Iterable[Program]) -> Iterator[None]:
-    """Abort the programs after Ctrl-C: the threads that wait for them would go on."""
+    """Abort the programs after Ctrl-C: the threads that wait for them would continue."""
     try:
         yield
     except BaseException:

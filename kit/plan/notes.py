@@ -111,7 +111,7 @@ def package_notes(name: str, package: Package) -> list[str]:
 
 
 def _code_notes(plan: JobPlan) -> list[str]:
-    """Name the modules of the user's own that do not come with the job."""
+    """Name the custom modules that do not come with the job."""
     if plan.job.train is None or plan.job.package:
         return []
     here = {each.name for each in plan.job.code}

@@ -25,7 +25,7 @@ each one of the forward pass, the gradients of the inputs and of the weights."""
 PAYLOAD = 1448 / 1538
 """The share of TCP's payload on Ethernet with an MTU of 1,500; for declared speeds."""
 OVERLAY = 1398 / 1448
-"""What VXLAN's 50 bytes leave of that payload. Measured: 0.96 (docs/performance.md)."""
+"""The rest of that payload without VXLAN's 50 bytes. Measured: 0.96 (docs/performance.md)."""
 WORTH = 0.5
 """An added host is worth it if it brings this share of what it does alone."""
 GOOD = 0.9

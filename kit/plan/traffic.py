@@ -78,7 +78,7 @@ def scaled(job: Job, total: int, reference: int) -> float | None:
 def parameters(job: Job) -> int | None:
     """Return the number of the model's parameters, or None if it is unknown.
 
-    The parameters of the user's own data and of torchvision's models depend on what is found there,
+    The parameters for custom data and of torchvision's models depend on what is found there,
     so only the job can give them.
     """
     if job.train is None:

@@ -126,7 +126,7 @@ class ServerPlan:
 
     @property
     def replicas(self) -> int:
-        """The number of copies of the model, or of the user's own server, on all hosts."""
+        """The number of copies of the model, or of a custom server, on all hosts."""
         return sum(placement.processes for placement in self.placements)
 
 

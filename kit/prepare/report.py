@@ -42,7 +42,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the script of one host said, and its exit status."""
+    """The output of the script of one host, and its exit status."""
 
     host: Host
     status: int
@@ -50,12 +50,12 @@ class Report:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What the script would change."""
+        """The changes that the script would make."""
         return tuple(line.text for line in self.lines if line.kind == "change")
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What a person must settle, or what failed."""
+        """Conflicts that a person must resolve, and failures."""
         return tuple(line.text for line in self.lines if line.kind in {"problem", "failed"})
 
     @property

@@ -1,4 +1,4 @@
-"""What the queue's controller and commands need of the engine that runs the jobs."""
+"""The interface of the queue's controller and commands to the engine that runs the jobs."""
 
 from __future__ import annotations
 

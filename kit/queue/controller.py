@@ -1,7 +1,7 @@
 """The controller of the queue: it observes, decides, and carries out, once a second.
 
 It remembers nothing that it could not observe again, so it may be killed at any time. It acts only
-where its manager leads the others: when that one is lost, another manager's controller goes on.
+where its manager leads the others: when that one is lost, another manager's controller takes over.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ controller."""
 
 
 class Controller:
-    """Runs a queue; `say` tells what it does."""
+    """Runs a queue; `say` reports what it does."""
 
     def __init__(self, carrier: Queue, say: Say, clock: Callable[[], float] = time.time) -> None:
         self._carrier = carrier
@@ -42,7 +42,7 @@ class Controller:
         self._silent = frozenset[str]()
 
     def run(self) -> None:
-        """Run for ever. What fails is told, and tried again."""
+        """Run for ever. Report failures, and try again."""
         fault = ""
         while True:
             began = time.monotonic()

@@ -2,8 +2,8 @@
 
 1. In their order, jobs get the least that they want, or wait. A later one may begin before one that
    does not fit: it gives way to that one as soon as it would fit.
-2. What is left goes to jobs that can use more, the highest priority first; among equals, whoever
-   has least of their share gets the next.
+2. The rest goes to jobs that can use more, the highest priority first; among equals, the owner
+   who has least of their share gets the next.
 3. Jobs keep what they have where they can. A host that has just moved stays for a minute.
 
 So a job that needs room first gets what is free, then what others have beyond their least, from the
@@ -27,7 +27,7 @@ STILL = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What each job shall have, and for those that wait, why; `early` began before others."""
+    """The GPUs of each job, and the reasons of those that wait; `early` began before others."""
 
     gives: Mapping[str, Gpus]
     reasons: Mapping[str, str]
@@ -309,8 +309,9 @@ class _Ledger:
     ) -> tuple[float, float, float, float, str]:
         """Return whose turn it is: the smallest is next.
 
-        Whoever has a GPU already is half of one ahead, so that equals do not take turns with it.
-        Whoever has used a slice more is three quarters of one behind, so that in time they do.
+        An owner who has a GPU already is half of one ahead, so that equals do not take turns with
+        it. An owner who has used a slice more is three quarters of one behind, so that in time
+        they do.
         """
         share, number = self._people[job.owner].share, len(unit.gpus)
         had = job.has.get(unit.host)

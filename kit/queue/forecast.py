@@ -1,4 +1,4 @@
-"""What the queue will do as hosts are lent and taken back, if no job ends. Pure."""
+"""The queue's plan as hosts are lent and taken back, if no job ends. Pure."""
 
 from __future__ import annotations
 

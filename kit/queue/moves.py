@@ -1,4 +1,4 @@
-"""What is done now so that the pool becomes as it was decided. Pure.
+"""The actions that bring the pool to the decided state. Pure.
 
 A GPU is released before another job gets it, and a job begins with its least or not at all: so
 several decisions may pass until all is as the first one says.
@@ -35,7 +35,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What is done now, in any order."""
+    """The actions now, in any order."""
 
     releases: tuple[Release, ...]
     begins: tuple[Begin, ...]

@@ -36,7 +36,7 @@ class PoolHost:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a job wants.
+    """The request of a job.
 
     `least` and `most` are hosts, of which each gives `each` GPUs (None: all of its GPUs); or, with
     `each` 0, they are GPUs, on any hosts. `hosts` are those that it may use (empty: all). `roams`:
@@ -70,7 +70,7 @@ class QueuedJob:
     its hosts: one of the two is set. `level` is the level with which it began, see `decide.level`.
     `early`: it began before a job that stood before it, and gives way to that one. `home` are the
     hosts that it has trained on last, which it prefers; empty if there are none. Unless it roams,
-    its newest checkpoint is there: it begins again only with one of them, from which others get it.
+    they have its newest checkpoint: it begins only with one of them, from which others get it.
     """
 
     name: str
@@ -94,7 +94,7 @@ class QueuedJob:
 
     @property
     def keeps(self) -> dict[str, Had]:
-        """What it has and was not asked to release."""
+        """The GPUs that it has and was not asked to release."""
         return {host: had for host, had in self.has.items() if not had.leaving}
 
 

@@ -9,7 +9,7 @@ from kit.values import count
 
 
 class Reasons:
-    """What is told to the owners of jobs that wait; `owned` are the GPUs that each owner gets."""
+    """The reasons for the owners of jobs that wait; `owned` are the GPUs that each owner gets."""
 
     def __init__(self, pool: Pool, gives: Mapping[str, Gpus], owned: Mapping[str, int]) -> None:
         self._pool, self._owned = pool, owned

@@ -1,4 +1,4 @@
-"""What is kept of each job of the queue, and of what people have used. Pure."""
+"""The stored state of each job of the queue, and the use of each person. Pure."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class JobView:
 class HostView:
     """A host of the pool as the engine shows it.
 
-    `there`: it answers; `known`: it has told what runs on it. `taken` are the GPUs that others than
+    `there`: it answers; `known`: it has listed its work. `taken` are the GPUs that others than
     the jobs of the queue hold. `reclaimed` is who wants it, or "". `avoided` is when somebody ended
     a job there by hand, or 0. `silent` is why the controller cannot reach it, or "".
     """
@@ -146,7 +146,7 @@ def _hosts(
 ) -> Iterator[PoolHost]:
     """Yield the hosts with the GPUs that nobody else holds.
 
-    Of a host that has not told yet what runs on it, these are the GPUs that jobs have already.
+    For a host that has not listed yet what runs on it, these are the GPUs that jobs have already.
     """
     kept: dict[str, set[str]] = {}
     for job in jobs:

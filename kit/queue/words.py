@@ -36,7 +36,7 @@ def labels_of(
 
 
 def variables_of(gpus: int, now: float, waited: float) -> dict[str, str]:
-    """Return what the containers of a job are told when it gets so many GPUs of a host."""
+    """Return the variables of a job's containers when it gets so many GPUs of a host."""
     return {NPROC: str(gpus), GIVEN: f"{now:.3f}", WAITED: f"{waited:.1f}"}
 
 

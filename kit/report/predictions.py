@@ -141,7 +141,7 @@ class Disagreement:
 
 
 def disagreement(first: Run, second: Run, most: int) -> Disagreement | None:
-    """Compare two runs on the same test samples; None if they have not the same."""
+    """Compare two runs on the same test samples; None if their samples differ."""
     one, two = predictions(first), predictions(second)
     if one is None or two is None or (one.data, one.indices) != (two.data, two.indices):
         return None

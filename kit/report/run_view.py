@@ -30,7 +30,7 @@ View = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run was deployed from; "" is unknown. The hashes are those of `kit history`."""
+    """The source of a run's deployment; "" is unknown. The hashes are those of `kit history`."""
 
     image: str = ""
     by: str = ""

@@ -173,7 +173,7 @@ def _speeds(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _own_metrics(run: Run) -> list[str]:
-    """Return the names of the metrics of a text, or of a model of the user's own."""
+    """Return the names of the metrics of a text, or of a custom model."""
     return list(dict.fromkeys(name for epoch in run.epochs for name in epoch.metrics))
 
 

@@ -37,7 +37,7 @@ class Reader:
         self.world_size: int | None = None
         """The number of processes in the current world; None before the first one."""
         self.failure = ""
-        """The last failure of a process; "" if a world has formed since, and goes on."""
+        """The last failure of a process; "" if a world has formed since, and trains."""
         self.exit_code: int | None = None
         """The exit status of the process that failed last."""
         self.ended: dict[str, int] = {}
@@ -45,7 +45,7 @@ class Reader:
         self.seen: dict[str, tuple[str, ...]] = {}
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
-        """The data set that each host waits for, and how much of it is there."""
+        """The data set that each host waits for, and how much of it has arrived."""
         self.hung: dict[str, str] = {}
         """Which workers of hosts hang."""
         self.alone: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Reader:
         self.untaught = ""
         """Why the newest training has learned nothing; "" if nothing is known of that."""
         self.session: SessionStatus | None = None
-        """What a session has told last."""
+        """The last report of a session."""
         self.queue: QueueStatus | None = None
         """Whose job it is, and for how long it had waited; None if it is not the queue's."""
         self.left_out: dict[str, str] = {}
@@ -169,7 +169,7 @@ class Reader:
             self.failure = f"{line.host}: {event.reason}"
 
     def _epoch(self, event: events.Epoch, line: LogLine) -> None:
-        self.untaught = ""  # It is told again after each epoch of which it is true.
+        self.untaught = ""  # It is reported again after each epoch that has it.
         self._progress(event, line)
 
     def _begin(self, event: events.Begin, _line: LogLine) -> None:

@@ -1,4 +1,4 @@
-"""The health of the user's own servers, asked at the addresses that their clients use."""
+"""The health of custom servers, requested at the addresses that their clients use."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from kit.workload.types import Role
 FOLDER = "\x1e"
 """Before the name of a container: ASCII's record separator, which no log line begins with."""
 GAPS, ROOM = ".gaps", ".room"
-"""What else the program prints, in the place of a container."""
+"""Other lines of the program, in the place of a container."""
 FULL = 1024
 """KiB: with less room, a disk is full."""
 SCRIPT = """\
@@ -103,7 +103,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What hosts have kept of workloads; `without` says which hosts give no lines, and why."""
+    """Lines that hosts have kept; `without` says which hosts give no lines, and why."""
 
     logs: tuple[ContainerLog, ...] = ()
     gaps: tuple[Gap, ...] = ()

@@ -12,7 +12,7 @@ from kit.runtime.status import LogLine, Progress, State
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the events of a run say; `state` is None if they do not say how it has ended.
+    """The outcome in the events of a run; `state` is None if they do not say how it has ended.
 
     `exit_status` is that of the process that failed, or of the containers. `failure` is the reason
     of the last failure, "" if they trained again after it, or the limit by which the job has ended.

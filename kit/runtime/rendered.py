@@ -23,7 +23,7 @@ class Rendered:
     """The hosts of a rendered tree, with their jobs and servers.
 
     `devices` are the GPUs by workload and host, `urls` the addresses of each server, `checks` the
-    health checks of the user's own servers and of proxies. `data` is None
+    health checks of custom servers and of proxies. `data` is None
     without data services; `needs` are the data sets of each job, `spares` the hosts that stand by.
     `indexes` are the places of each host's GPUs in the inventory, by their UUIDs in small letters.
     `queue` is the pool of the queue as a document, `queued` are its jobs. `kubernetes` is the

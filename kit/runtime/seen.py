@@ -1,4 +1,4 @@
-"""The GPUs that the containers of the user's own servers see, from the driver's program in them.
+"""The GPUs that the containers of custom servers see, from the driver's program in them.
 
 Containers of the trainer's image report their GPUs themselves.
 """

@@ -40,7 +40,7 @@ class Progress:
     """The progress of a training. A value is None if the job's script does not report it.
 
     `seconds_left` is an estimate from the speed so far. `metrics` are those of a text, or of
-    a model of the user's own. `mfu` is the share of the GPUs' peak that the model's operations use.
+    a custom model. `mfu` is the share of the GPUs' peak that the model's operations use.
     """
 
     epoch: int
@@ -107,7 +107,7 @@ class RankPace:
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """What a session tells of itself; see `trainer.contract.session_events`."""
+    """The report of a session about itself; see `trainer.contract.session_events`."""
 
     until: float
     connected: int

@@ -195,7 +195,7 @@ def _by_index(uses: Sequence[Use]) -> str:
     """Return the list that replaces a number.
 
     `use` comes first, where people hardly write it and other edits never do: so the list is known
-    again, and becomes the number when all are for training. A list of somebody's own stays one.
+    again, and becomes the number when all are for training. A list that a person wrote stays one.
     """
     entries = (
         f"{{index: {index}}}" if use is _DEFAULT else f"{{use: {use}, index: {index}}}"

@@ -38,8 +38,8 @@ class Gap:
 def gaps(before: Plan, after: Plan) -> tuple[Gap, ...]:
     """Return the servers that no host answers for at some moment of a split.
 
-    A host of which nothing changes goes on. Several changed hosts restart one after the other. New
-    hosts answer before former ones end only if a proxy finds whoever answers.
+    An unchanged host continues. Several changed hosts restart one after the other. New
+    hosts answer before former ones end only if a proxy finds the hosts that answer.
     """
     old = {server.name: server for server in before.servers}
     all_gaps = (_gap(before, old[new.name], new) for new in after.servers if new.name in old)

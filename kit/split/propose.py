@@ -42,7 +42,7 @@ def propose(project: Project, path: Path, text: str, selectors: Selectors) -> Pr
     old = _plan(project, {})
     before = state(project.inventory, old)
     idle_is_meant = selectors.number() == 0
-    last: list[tuple[Split, Plan]] = []  # What was chosen is planned already.
+    last: list[tuple[Split, Plan]] = []  # The chosen GPUs are planned already.
 
     def _valid(split: Split) -> bool:
         plan = _plan(project, split)

@@ -36,7 +36,7 @@ FETCHING = (
     "pieces to other agents."
 )
 MOST_PEERS = 64
-"""Peers that an agent is told: connected agents tell each other the rest."""
+"""Peers that an agent gets from kit: connected agents send each other the rest."""
 
 
 def data_sets_json(sets: Sequence[DataSet]) -> str:
@@ -150,7 +150,7 @@ def _environment(user: str) -> tuple[Variable, ...]:
 
 
 def some_peers(data: DataPlan, addresses: Sequence[str]) -> tuple[str, ...]:
-    """Return the peers that each agent is told, the storage host's first."""
+    """Return the peers that each agent gets, the storage host's first."""
     order = {host.name: address for host, address in zip(data.agents, addresses, strict=True)}
     first = order.pop(data.storage.name)
     return (first, *order.values())[:MOST_PEERS]

@@ -100,7 +100,7 @@ def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: s
         "body": server.body,
         "pixels": server.pixels,
         "token": server.token.name if server.token else None,
-        # The server imports no other module, whatever a checkpoint names.
+        # The server imports no other module, even if a checkpoint names one.
         **({"model": model} if is_own(model) else {}),
         **({"handler": server.handler} if server.handler else {}),
         **({"access_log": server.access_log} if server.access_log != "lines" else {}),

@@ -22,7 +22,7 @@ OPEN_FILES = "Each connection is an open file; Docker 29 allows 1,024 by default
 
 
 def own_serving(server: ServerPlan, own: OwnServer, *, host_network: bool) -> Workload:
-    """Make the parts of the user's own server."""
+    """Make the parts of a custom server."""
     settings = server.server
     parts = tuple(
         _part(server, own, name, members)

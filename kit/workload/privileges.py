@@ -19,8 +19,8 @@ ROOT = frozenset({"root", "0"})
 def user_of_training(job: Job) -> str:
     """Return the user of a training's containers; "" is the image's.
 
-    The built-in training needs no user if all it writes to are volumes that kit made. Folders of
-    the user's own may belong to anyone.
+    The built-in training needs no user if all it writes to are volumes that kit made. The
+    user's own folders may belong to anyone.
     """
     own_folders = any(not mount.read_only for mount in job.mounts)
     return job.user or (NOBODY if job.train and not own_folders else "")

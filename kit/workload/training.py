@@ -57,7 +57,7 @@ MOUNTED_KEEPER = "/kit/keeper.py"
 """The keeper of a script's files, beside the launcher."""
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
 UPDATE = Update(at_once=True, pause=True)
-"""What changes one host of a job changes all."""
+"""A change of one host of a job changes all."""
 
 
 def own_port(plan: JobPlan) -> int:
@@ -245,7 +245,7 @@ def _train(
         limits=replace(job.job.limits, memlock=job.memlock, stack=job.stack_limit),
         infiniband=plan.network.infiniband,
         user=user,
-        # A script of the user's own may install packages, need sudo, or write beside itself.
+        # A custom script may install packages, need sudo, or write beside itself.
         unprivileged=unprivileged(user) or (built_in and not user),
         keyed=bool(job.job.streamed),
         capabilities=capabilities(job.job, infiniband=plan.network.infiniband),

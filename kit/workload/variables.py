@@ -49,7 +49,7 @@ def job_variables(plan: Plan, job: JobPlan, defaults: Mapping[str, str]) -> dict
 def hosts_variables(job: JobPlan) -> Environment:
     """Return the least and the most hosts that train together, and the number of spares.
 
-    Only torchrun needs it on each host: a host of the built-in training is not started anew when
+    Only torchrun needs it on each host: a host of the built-in training does not restart when
     others come or leave.
     """
     spares = (Variable("KIT_SPARES", str(len(job.spares))),) if job.spares else ()

@@ -3,7 +3,7 @@
 The pieces travel between the ranks' processes, over the connections that gloo's group has anyway:
 no other port, no other service. Each piece leaves one of the hosts that have it, in turns, for one
 of the hosts that lack it, in turns too; from there it passes through all others that lack it. So
-each link carries the checkpoint once in each direction at most, whatever the number of hosts:
+each link carries the checkpoint once in each direction at most, for any number of hosts:
 MPICH broadcasts long messages by a scatter and a ring for the same reason (Thakur, Rabenseifner,
 Gropp: Optimization of Collective Communication Operations in MPICH, 2005).
 
@@ -48,7 +48,7 @@ class Draft:
     def __init__(self, folder: Path, saved: Saved, sums: Sequence[bytes]) -> None:
         """Continue an interrupted fetch of the same checkpoint; delete what is left of others.
 
-        Raises OSError, also if the disk has no room for the pieces.
+        Raises OSError, also if the pieces do not fit on the disk.
         """
         self.name = folder_name(saved.step)
         self.size = check(parse(saved.manifest)).size

@@ -38,7 +38,7 @@ class Listing:
     def look(self) -> tuple[list[Found], dict[str, str]]:
         """Return the complete ones in order of steps, and the faults of the others by name.
 
-        A checkpoint that is being copied is incomplete, in whatever order its files arrive.
+        A checkpoint that is being copied is incomplete, in any order of its files.
         """
         try:
             names = [each.name for each in os.scandir(self._folder)]

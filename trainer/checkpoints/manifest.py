@@ -39,7 +39,7 @@ class Manifest:
 
     @property
     def figure(self) -> str:
-        """What the score is of, for people; "" if it is not known."""
+        """The meaning of the score, for people; "" if it is not known."""
         if self.score is None:
             return ""
         if self.score == self.accuracy:
@@ -50,7 +50,7 @@ class Manifest:
     def score(self) -> float | None:
         """By which the best checkpoint is the best: the accuracy, or the negative loss.
 
-        The next token of a text is seldom the likeliest one: there the loss tells more.
+        The next token of a text is seldom the likeliest one: there the loss is more precise.
         """
         by_loss = None if self.loss is None else -self.loss
         if self.accuracy is None or (self.text and by_loss is not None):

@@ -4,7 +4,7 @@
      "plain": {"optimizer.param_groups.norm.weight.lr": 0.001, …}}
 
 `offset` is the place of `values` in the whole tensor of that `shape`. Names are those of the whole
-model, however it is divided, so that a training can go on with another division.
+model, however it is divided, so that a training can continue with another division.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the queue has given to a container; the launcher's program contains it."""
+"""The GPUs that the queue has given to a container; the launcher's program contains it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

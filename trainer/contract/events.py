@@ -1,7 +1,7 @@
 """Events: what containers tell programs. event_lines.py prints and reads them.
 
 They are on standard output, behind a mark: they need no port and no volume, keep the order of the
-lines, and work with every engine. Docker rotates logs, so long runs report progress less often.
+lines, and work with every engine. Docker rotates logs: long runs report progress less often.
 
 Lines for people may change at any time; events may not. The version in mark.py rises when a reader
 of old events would misread new ones. New events and new fields do not raise it: readers ignore

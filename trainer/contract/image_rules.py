@@ -33,7 +33,7 @@ def crops_are_random(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def mixing_is_of_images(values: Values, _: Written) -> Iterator[Problem]:
-    """Texts have no boxes, and data of the user's own may have any form."""
+    """Texts have no boxes, and custom data may have any form."""
     dataset = values["train.dataset"]
     if dataset == "text" or is_own(dataset):
         for name in OF_IMAGES:

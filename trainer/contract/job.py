@@ -1,7 +1,7 @@
 """The keys of a job of the built-in training: the type, default, bounds and meaning of each.
 
 kit checks YAML and prints the JSON Schema with them; the trainer reads the job file with them. The
-launcher does so before torch is imported, in images without kit: hence the standard library alone.
+launcher does so before torch is imported, in images without kit, with the standard library alone.
 A new key needs only a field and its use. If its default is None, it restarts no job that does not
 set it, and older images can read the file. The keys of `train:` are here, in samples.py and in
 optimization.py. The rules between keys are in rules.py.

@@ -18,7 +18,7 @@ from trainer.contract.words import nearest, shown
 
 Form = Literal["plain", "duration", "data path", "model", "data set", "options", "files", "layers"]
 """The form in YAML: `60s` for seconds, a path below the data folder, the name of a model or of a
-data set (see models.py), options of the user's own functions, the files of a script, the names of
+data set (see models.py), options of custom functions, the files of a script, the names of
 layers, or the same as in JSON."""
 Fault = tuple[str, str]
 """A mistake, and how to correct it."""

@@ -98,7 +98,7 @@ LAUNCHER = (
     Metric("kit_gpu_temperature_celsius", "gauge", "°C", GPU, "Temperature of the GPU"),
     Metric("kit_gpu_power_watts", "gauge", "W", GPU, "Power that the GPU draws"),
 )
-"""From the launcher, also for scripts of the user's own."""
+"""From the launcher, also for custom scripts."""
 
 QUEUE = (
     Metric(

@@ -33,7 +33,7 @@ def shown_url(url: str) -> str:
 
 
 def webhook_fault(url: str) -> str:
-    """What is wrong with the URL of a webhook, or ""."""
+    """The fault in the URL of a webhook, or ""."""
     try:
         parts = urlsplit(url)
         usable = bool(parts.hostname) and parts.port != 0 and url.isascii()

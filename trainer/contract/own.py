@@ -1,4 +1,4 @@
-"""Functions of the user's own, which a job names as `module:function`. Standard library only.
+"""Custom functions, which a job names as `module:function`. Standard library only.
 
 `train.model` names the function that builds the model, `train.dataset` the one that loads the data.
 trainer/custom/ has their contract; the modules come with the job, or are in the image.
@@ -20,7 +20,7 @@ Fault = tuple[str, str]
 
 
 class Reference(NamedTuple):
-    """A function of the user's own."""
+    """A custom function."""
 
     module: str
     function: str
@@ -61,7 +61,7 @@ def reference_fault(name: str, example: str) -> Fault | None:
 
 
 def options_fault(value: object) -> Fault | None:
-    """Return what is wrong with the options of the user's own functions; None if they are valid."""
+    """Return what is wrong with the options of custom functions; None if they are valid."""
     fix = "write for example `options: {width: 64}`, names with plain values or lists of them"
     if not isinstance(value, Mapping):
         return f"{shown(value)} is not a mapping", fix

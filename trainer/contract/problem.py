@@ -1,4 +1,4 @@
-"""What a rule between the keys of a job gets and finds."""
+"""The input and the findings of a rule between the keys of a job."""
 
 from __future__ import annotations
 

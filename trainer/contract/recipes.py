@@ -103,7 +103,7 @@ UNKNOWN = Recipe(
     rate_limit=2e-3,
     weight_decay=0.01,
 )
-"""For a model of the user's own."""
+"""For a custom model."""
 BY_NAME = {
     "cnn": SMALL,
     "lenet": SMALL,
@@ -166,7 +166,7 @@ def _of_gpt(options: Any) -> Recipe:
     """The wider a model, the lower its rate."""
     try:
         width = max(WIDTH, gpt_of(options).width)
-    except (TypeError, ValueError, KeyError):  # Options that are a mistake, which a rule tells.
+    except (TypeError, ValueError, KeyError):  # Options that are a mistake, which a rule reports.
         return LANGUAGE
     share = (WIDTH / width) ** (2 / 3)
     rate, limit = (

@@ -53,7 +53,7 @@ def keys_have_a_use(values: Values, written: Written) -> Iterator[Problem]:
 
 
 def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
-    """Only data of the user's own have a path, and need one; shards may have an address."""
+    """Only custom data have a path, and need one; shards may have an address."""
     dataset, path = values["train.dataset"], values["train.path"]
     if not path and dataset in OWN_DATA and not values["train.url"]:
         example = "shakespeare.txt" if dataset == "text" else "flowers"
@@ -79,7 +79,7 @@ def url_leads_to_shards(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def validation_is_of_known_data(values: Values, _: Written) -> Iterator[Problem]:
-    """A function of the user's own returns the parts that it wants."""
+    """A custom function returns the parts that it wants."""
     if values["train.validation"] and is_own(values["train.dataset"]):
         fix = "leave it out, and return the validation part instead of the test part"
         yield Problem("train", "validation", "is for the trainer's own data sets", fix)
@@ -162,7 +162,7 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
 
 
 def options_are_of_the_model(values: Values, _: Written) -> Iterator[Problem]:
-    """A file of the user's own gets them; of the trainer's models only the gpt has any."""
+    """A custom file gets them; of the trainer's models only the gpt has any."""
     options, model = values["train.options"], values["train.model"]
     if options is None or is_own(model):
         return

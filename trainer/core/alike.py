@@ -74,7 +74,7 @@ def describe(job: TrainJob, host: str, data: DataSet, kept: Path) -> dict[str, A
 
 
 def sources_of_own(job: TrainJob) -> dict[str, str]:
-    """Hash the modules of the user's own functions; raises JobError if one cannot be imported."""
+    """Hash the modules of custom functions; raises JobError if one cannot be imported."""
     modules = {each.module for each in references((job.train.dataset, job.train.model))}
     files = {name: file_of(load_module(name)) for name in sorted(modules)}
     return {

@@ -42,7 +42,7 @@ class Announcer:
         self.recall(checkpoint, Evaluation(0, nan, metrics))
 
     def recall(self, checkpoint: str | None, found: Evaluation) -> None:
-        """Record what is known of a training that goes on."""
+        """Record what is known of a training that continues."""
         self.checkpoint, self.found = checkpoint, found
 
     def moved(self, world: World) -> Announcer:
@@ -61,7 +61,7 @@ class Announcer:
             self.emit(events.Resumed(epoch=epoch, step=step, checkpoint=self.checkpoint))
 
     def go_on(self, place: Place, seconds: float) -> None:
-        """Report that the training goes on in another group after a pause of `seconds`."""
+        """Report that the training continues in another group after a pause of `seconds`."""
         self._began, self._start = time.monotonic(), place
         self.emit(
             events.Regrouped(

@@ -1,4 +1,4 @@
-"""What a training computes with, and what it remembers of its steps.
+"""The objects of a training's computation, and the memory of its steps.
 
 The type of the model's arithmetic (weights, gradients and optimizer stay in float32); torch.compile
 and the number of graphs that it makes; moving averages of the weights; how large the gradients of
@@ -199,7 +199,7 @@ data sets with many classes begin slowly."""
 
 @dataclass
 class Learning:
-    """What is known of a run's learning; the same on every rank."""
+    """The progress of a run's learning; the same on every rank."""
 
     guess: float | None = None  # Nats; None: it is not judged.
     learned: bool = False  # In any epoch so far.

@@ -4,11 +4,11 @@ The state of a divided model is saved in pieces, and resumed at any sizes. The s
 that of a training whose group has changed.
 
 An all-reduce is not atomic: when a rank is lost, some of the others may have taken a step whose
-gradients the rest did not receive. Whoever took it has all that belongs to it, also the part of the
+gradients the rest did not receive. A rank that took it has all parts of it, also the part of the
 lost rank. So every state is a valid one, that of a first part of the job's samples, each counted
 once; the one with the most samples is the best, and the ranks without it get it from one that has
 it. States of as many samples differ if a rank was left out and the others have taken its step
-again, without it: the newest group in which a rank has agreed on a state tells them apart.
+again, without it: the newest group in which a rank has agreed on a state distinguishes them.
 tests/trainer/interleavings.py tries the orders in which this can happen.
 """
 
@@ -124,7 +124,7 @@ def saved_as_bytes(state: State) -> bytes:
 
 
 class Claim(NamedTuple):
-    """What a rank has in memory; the highest is the state of all.
+    """The state in the memory of a rank; the highest is the state of all.
 
     At an epoch's end the state before its evaluation is the higher one: all ranks take part in it.
     """
@@ -136,7 +136,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class About:
-    """What goes with a rank's state, besides tensors."""
+    """The parts of a rank's state besides tensors."""
 
     claim: Claim
     progress: Progress

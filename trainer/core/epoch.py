@@ -26,7 +26,7 @@ from trainer.record.telemetry import StepFigures, Trained
 SKIP_LIMIT, FEW = 0.1, 3
 """Share of an epoch's steps, and their number at least, that may be left out."""
 UNMOVED = 100
-"""Steps without a change of the weights after which people are told, and each time again."""
+"""Steps without a change of the weights after which kit warns, and each time again."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The test after the training is by the checkpoint that the validation has chosen. A training learns
 nothing, or no longer, if its loss is that of guessing, which gives each class its share of the
-training samples, whatever the sample: its mean cross entropy is the entropy of the labels, ln K for
+training samples, for any sample: its mean cross entropy is the entropy of the labels, ln K for
 K classes of equal size.
 """
 
@@ -157,7 +157,7 @@ def best_weights(run: Run, newest: str) -> Iterator[str]:
     try:
         load(run, weights, state)
         yield folder_name(state["progress"]["step"])
-    finally:  # A group that is formed anew goes on with the weights of its last step.
+    finally:  # The next group continues with the weights of its last step.
         load(run, weights, own)
 
 
@@ -214,7 +214,7 @@ def judge(
 ) -> None:
     """Look at an epoch's mean loss; all ranks must call it, after the epoch's checkpoint.
 
-    Raises HaltError on all ranks if nothing is learned, unless the job goes on then.
+    Raises HaltError on all ranks if nothing is learned, unless the job continues then.
     """
     state, train = run.learning, run.job.train
     length = train.warm_up or 0

@@ -54,7 +54,7 @@ class Meter:
         """Steps in a row that have not changed the weights."""
 
     def move(self, world: World) -> None:
-        """Measure from now on as a rank of another world; the counters go on."""
+        """Measure from now on as a rank of another world; the counters continue."""
         self._world = world
         self._labels["rank"] = str(world.rank)
         self._step_began = 0.0

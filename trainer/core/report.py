@@ -115,7 +115,7 @@ def introduce(run: Run, progress: Progress) -> None:
 
 
 def tell_group(run: Run, progress: Progress) -> None:
-    """Report that the training goes on in another group, and how long the change took."""
+    """Report that the training continues in another group, and how long the change took."""
     if run.world.rank != 0:
         return
     size, hosts = run.world.size, ", ".join(dict.fromkeys(run.world.hosts))

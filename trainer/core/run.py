@@ -29,14 +29,14 @@ from trainer.record.recorder import Recorder
 
 
 class Stop:
-    """Whether this process shall end after the present step, as a SIGTERM asks it to.
+    """Whether this process must end after the present step, as a SIGTERM asks it to.
 
     torchrun sends it to its workers when it ends, and before it restarts them because a host joined
     or left; after 30 s it kills them (--shutdown-timeout).
     """
 
     requested = False
-    """Whether this process shall leave its group."""
+    """Whether this process must leave its group."""
     goes_on = False
     """Whether it then joins the next one."""
 

@@ -3,7 +3,7 @@
 The rate is stateless; `rate_batch` alone lets it follow the world size. Gradients that are
 unusually large are computed again before they change the model: a fault of a GPU's memory or
 arithmetic that does not happen again then does no harm, and its rank is named if its loss was
-another one. What is large again is so because of its samples.
+another one. If they are large again, the samples are the cause.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Leave(Stop):
 
     @property
     def requested(self) -> bool:  # type: ignore[override]
-        """Whether the workers shall leave."""
+        """Whether the workers must leave."""
         return self._membership.asked
 
     def saves(self, world: World) -> bool:

@@ -94,7 +94,7 @@ def resume_own(run: Run, resumed: Resumed) -> None:
 
 
 def resume_divided(run: Run, found: Found) -> None:
-    """Load each rank's piece of the model and the optimizer, whatever the ranks were before.
+    """Load each rank's piece of the model and the optimizer, for any ranks before.
 
     Raises HaltError on all ranks if a piece is on no host.
     """

@@ -43,7 +43,7 @@ class StepResult:
 
 
 class Verdict(NamedTuple):
-    """What all ranks know of each other after a step."""
+    """The values that all ranks know of each other after a step."""
 
     stopping: bool = False
     bad_losses: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ def gradients(
     run.optimizer.zero_grad()
     # All ranks must take part in the exchange; a rank without samples contributes zeros. Those of a
     # divided model, or with norms of all samples, compute together, so each must have equally many
-    # pieces. What BatchNorm has seen is not changed by them.
+    # pieces. The extra ones do not change the statistics of BatchNorm.
     together = run.job.parallel.used or run.job.train.sync_batch_norm
     lacking = run.micro_steps - len(own) if together else int(not own)
     pieces, grouped = own + [batch[:1]] * lacking, run.data.train.grouped(batch)

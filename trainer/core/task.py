@@ -1,4 +1,4 @@
-"""What a training minimises, and what it measures on the test samples.
+"""The loss of a training, and its metrics on the test samples.
 
 The accuracy of each class is exact for any number of ranks. Shapes: N samples, K classes.
 """
@@ -90,13 +90,13 @@ class Task:
     loss: Callable[[Any, Any], Tensor]
     """The sum of the losses of the samples, which is differentiated."""
     sums: Callable[[Any, Any], Sums]
-    """What is measured, summed over the samples."""
+    """The metrics, summed over the samples."""
     count: Callable[[Any], int]
     """The number of values that were summed, from the targets."""
     classifies: bool = True
     """Whether outputs are scores of classes, [N, K], or of text [N, K, T]."""
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
-    """A context for calls of the model and of these functions, which tells the user's faults."""
+    """A context for calls of the model and of these functions, which reports the user's faults."""
     loading: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
     """A context in which a checkpoint's part is loaded; its argument names the part."""
 

@@ -1,4 +1,4 @@
-"""The contract of a model of one's own: what the functions of a user's module get and return.
+"""The contract of a custom model: what the functions of a user's module get and return.
 
 A job names two functions, `model: mymodel:build` and `dataset: mymodel:data`; the data may also be
 one of the trainer's. Functions with the names below are used if the module of the model has them.
@@ -33,7 +33,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the functions of a user's module may know of the job."""
+    """The part of the job that the functions of a user's module may know."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """The job's `options`."""

@@ -1,4 +1,4 @@
-"""Imports the modules of the user's own functions, and tells faults in them by file and line.
+"""Imports the modules of custom functions, and reports faults in them by file and line.
 
 KIT_CODE    a file that comes with the job; its folder has the modules that Python does not find
 """
@@ -25,7 +25,7 @@ from trainer.parallel.halt import HaltError
 from trainer.parallel.world import is_lost_peer
 
 ROOTS: set[Path] = set()
-"""Folders and files with code of the user's own, from `load_module`."""
+"""Folders and files with custom code, from `load_module`."""
 LONGEST = 400
 """Characters of the message of an exception."""
 

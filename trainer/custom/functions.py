@@ -105,12 +105,12 @@ def own_schedule(train: Train) -> Callable[[float], float] | None:
 
 
 def own_function(train: Train, name: str) -> Callable[..., Any] | None:
-    """Return a function beside that of the user's own model, if there is one."""
+    """Return a function beside that of the custom model, if there is one."""
     return find_optional(train.model, name) if is_own(train.model) else None
 
 
 def refuse_both(key: str, train: Train) -> None:
-    """Raise JobError if the job has a key that a function of the user's own replaces."""
+    """Raise JobError if the job has a key that a custom function replaces."""
     recipe = recipe_of(train.model, train.options)
     chosen = {getattr(recipe, key), optimizer_of(train.model, train.learning_rate)}
     if getattr(train, key) not in chosen:

@@ -1,4 +1,4 @@
-"""Tensors in tuples, lists and dicts, as models of one's own may take and return them."""
+"""Tensors in tuples, lists and dicts, as custom models may take and return them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from trainer.custom.nested import first_tensor
 
 
 def own_task(train: Train) -> Task:
-    """Return the task of a model of one's own; raises CodeError or JobError."""
+    """Return the task of a custom model; raises CodeError or JobError."""
     loss, metrics = own_function(train, "loss"), own_function(train, "metrics")
     if loss and train.label_smoothing:
         what = f"{place_of(loss)} has a loss of its own, which does not smooth labels"

@@ -88,7 +88,7 @@ class Erasing:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to the training images of an epoch."""
+    """The augmentation of the training images of an epoch."""
 
     epoch: int
     crops: Crops | None = None

@@ -75,7 +75,7 @@ def _of_file(file: Path, share: int) -> str:
 
 @contextmanager
 def _kept(folder: Path | None) -> Iterator[Kept]:
-    """Yield the kept digests; write them if they have changed. What cannot be kept is no fault."""
+    """Yield the kept digests; write them if they have changed. A failure to write is ignored."""
     if folder is None or not os.access(folder, os.W_OK):
         yield {}
         return

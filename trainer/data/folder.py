@@ -1,6 +1,6 @@
 """Reads the names of a folder of images: its parts, classes and pictures.
 
-Standard library only: the launcher reads them before torch, so that all mistakes are told before
+Standard library only: the launcher reads them before torch, to report all mistakes before
 the first step.
 
     train/<class>/<picture>     also training/; the folders of `train` are the classes

@@ -114,7 +114,7 @@ class DataSet:
     end: int | None = None  # The token with which each document begins, if there is one.
     bytes_per_token: float | None = None  # Of the test part of a text, in UTF-8.
     validation: Samples | None = None
-    """What chooses the best checkpoint, if that is not the test."""
+    """The samples that select the best checkpoint, if these are not the test."""
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""

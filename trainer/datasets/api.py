@@ -1,4 +1,4 @@
-"""What the agent does for the jobs of its host, and its interface on the Unix socket."""
+"""The agent's service for the jobs of its host, and its interface on the Unix socket."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Agent:
         await asyncio.to_thread(remove, place)
 
     def status(self) -> dict[str, Any]:
-        """What the cache holds, for `GET /status`."""
+        """The content of the cache, for `GET /status`."""
         root = self.cache.root
         return {
             "cache": str(root),

@@ -40,7 +40,7 @@ class Cache:
         return Place(self.root, *key)
 
     def held(self) -> list[Place]:
-        """All versions that are there, also incomplete ones."""
+        """All stored versions, also incomplete ones."""
         roots = dict.fromkeys(root.resolve() for root in (self.store, self.root) if root)
         return [place for root in roots for place in find_places(root)]
 

@@ -227,7 +227,7 @@ class Engine:
             replace_file(place.folder / "resume", content, durable=False)
 
     def save(self) -> None:
-        """Ask for the state of fetches: `poll` writes it when it is there."""
+        """Ask for the state of fetches: `poll` writes it when it has arrived."""
         flags = libtorrent.torrent_handle
         for torrent in self.torrents.values():
             if not torrent.place.complete and torrent.handle.is_valid():

@@ -21,7 +21,7 @@ from trainer.store.files import replace_file, sync_disk
 TICK = 0.1  # Seconds between two looks at a fetch.
 FALLBACK = 3.0  # Seconds without a byte from a peer, after which the server is asked for pieces.
 RECONNECT = 2.0  # Seconds between two attempts to connect to the peers.
-SAVED = 5.0  # Seconds between two records of what is there, for a restart.
+SAVED = 5.0  # Seconds between two records of the progress, for a restart.
 STATES = libtorrent.torrent_status.states
 CHECKING = (STATES.checking_files, STATES.checking_resume_data, STATES.queued_for_checking)
 ALONE = 1.0  # Seconds after which a host without others that fetch takes file after file.
@@ -130,7 +130,7 @@ class Fetch:
         return self._engine.fetch(self.place, manifest, peers)
 
     async def _download(self, torrent: Torrent) -> None:
-        """Wait until all pieces are there; raises DataSetError."""
+        """Wait until all pieces have arrived; raises DataSetError."""
         self.state = "fetching"
         began = connected = saved = checked = time.monotonic()
         await asyncio.sleep(TICK)
@@ -204,7 +204,7 @@ class Fetch:
             raise DataSetError(f"{what}, for {silent:.0f} s", fix)
 
     async def _verify_early(self, torrent: Torrent, manifest: Manifest) -> None:
-        """Hash each file as soon as it is there, and write it to the disk.
+        """Hash each file as soon as it has arrived, and write it to the disk.
 
         A file that differs now is looked at again at the end.
         """
@@ -241,7 +241,7 @@ class Fetch:
 
 
 def ignore(_: int) -> None:
-    """Progress that nobody is told."""
+    """Ignore the progress."""
 
 
 def key_text(key: Key) -> str:

@@ -2,9 +2,9 @@
 
     <root>/<name>/<version>/manifest.json, dataset.torrent, data/…, COMPLETE
 
-COMPLETE is written last, after all others are on the disk. Whoever uses a version holds a shared
+COMPLETE is written last, after all others are on the disk. A user of a version holds a shared
 flock on COMPLETE: the kernel releases it when the process ends, and it works across containers and
-on a read-only mount. Whoever removes a version needs the exclusive one.
+on a read-only mount. To remove a version, a process needs the exclusive one.
 """
 
 from __future__ import annotations

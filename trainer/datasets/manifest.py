@@ -41,7 +41,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a version consists of."""
+    """The content of a version."""
 
     name: str
     version: int

@@ -272,7 +272,7 @@ def run_receive(options: argparse.Namespace, _: Reporter) -> None:
 
 
 def run_put(options: argparse.Namespace, reporter: Reporter) -> None:
-    """Store code from standard input, unless it is there."""
+    """Store code from standard input, unless it is stored."""
 
     def add_code(store: Path, name: str, source: str, described: str) -> Manifest:
         return add(store, name, source, "", 1, reporter, described)

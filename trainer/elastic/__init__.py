@@ -1,4 +1,4 @@
-"""Training that changes its group of processes without starting them anew.
+"""Training that changes its group of processes without a restart of them.
 
     coordinator ── one for each job; decides which hosts train together (trainer/group/)
       │ TCP, JSON lines: reports of hosts, orders of the coordinator (group/messages.py)
@@ -7,7 +7,7 @@
     worker ── one for each GPU (trainer/train.py); its side is membership.py
 
 When a worker or a host is lost, the other workers close the connections of their group, form the
-next one, agree on one state (core/live_state.py) and go on. A worker that comes back prepares
+next one, agree on one state (core/live_state.py) and continue. A worker that comes back prepares
 itself beside the run; then the others leave their group at the end of a step and form one with it.
 Neither coordinator nor agents import torch. A group that has been formed needs no coordinator until
 its next change.

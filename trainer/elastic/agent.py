@@ -3,7 +3,7 @@
     python -m trainer.elastic.agent -m trainer.train    as launch.py becomes it, with its variables
 
 It forwards the coordinator's orders to the workers. While it cannot reach the coordinator, the
-workers go on; a worker that ends is started anew, and prepares itself while the others train.
+workers continue. The agent restarts a worker that ends; it prepares itself while the others train.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REPEATED = 60.0
 WAITS = 5.0
 """Seconds without a group after which a host that is ready says so."""
 GRACE = 20.0
-"""Seconds in which workers must end when they are told to."""
+"""Seconds in which workers must end after the order to end."""
 
 
 class Agent(HostAgent):
@@ -68,7 +68,7 @@ class Agent(HostAgent):
     # ---- Workers
 
     async def _keep(self, worker: Worker) -> None:
-        """Start a worker, and start it anew whenever it ends by a fault."""
+        """Start a worker, and restart it when it ends by a fault."""
         while not self._over.done():
             began = time.monotonic()
             code = await self._run_worker(worker)
@@ -91,7 +91,7 @@ class Agent(HostAgent):
 
     @property
     def _ends(self) -> bool:
-        """Whether no worker shall be started any more."""
+        """Whether the agent must start no worker any more."""
         return bool(self._signal or self._halt or self._out or self._order.kind == "end")
 
     def _judge(self, failure: Halt) -> None:
@@ -296,7 +296,7 @@ class Agent(HostAgent):
             self._end(None)
 
     def _tell_idle(self) -> None:
-        """Say once that this host stands by: as a spare, or because too few hosts are there."""
+        """Say once that this host stands by: as a spare, or because too few hosts are present."""
         now = time.monotonic()
         if not self.report().ready:
             self._say_idle = None
@@ -318,7 +318,7 @@ class Agent(HostAgent):
 
 
 def read_faults(job: Path) -> Faults:
-    """Read the job's policy; a mistake in it is told by the workers, who read the whole job."""
+    """Read the job's policy; the workers, which read the whole job, report a mistake in it."""
     with suppress(OSError, ValueError, TypeError):
         return Faults(**json.loads(job.read_text()).get("faults", {}))
     return Faults()

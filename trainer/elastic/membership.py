@@ -64,11 +64,11 @@ class Membership:
         self._pulse = Pulse(environ.get("KIT_PULSE", ""))
         self._pending = Pending()  # Of the present group.
         self.asked = False
-        """Whether the workers shall leave their group at the end of a step."""
+        """Whether the workers must leave their group at the end of a step."""
         self.saves = False
-        """Whether they shall save before, as far as this one knows."""
+        """Whether they must save before, as far as this one knows."""
         self.ending = False
-        """Whether this worker shall end."""
+        """Whether this worker must end."""
         nccl.handle_errors(os.environ)
         faulthandler.register(signal.SIGUSR2)  # The agent asks where this process hangs.
         self._agent = socket.socket(socket.AF_UNIX)
@@ -76,7 +76,7 @@ class Membership:
         threading.Thread(target=self._listen, name="membership", daemon=True).start()
 
     def next_world(self, timeout: timedelta) -> World | None:
-        """Wait for a group and join it; None if this worker shall end.
+        """Wait for a group and join it; None if this worker must end.
 
         `timeout` is that of exchanges. Raises RuntimeError if the group fails while it forms.
         """

@@ -58,7 +58,7 @@ def _backends() -> list[Any]:
 
 
 def dump(rank: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Write NCCL's flight recorder, which tells what this rank waits for, if the job wants it."""
+    """Write NCCL's flight recorder, which shows what this rank waits for, if the job wants it."""
     place = next((environ[name] for name in DUMP_FILES if name in environ), "")
     if place:
         with suppress(OSError, AttributeError, RuntimeError):  # It explains; nothing depends on it.

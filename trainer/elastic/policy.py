@@ -1,4 +1,4 @@
-"""What an agent does when a worker of its host has failed. Pure: it is given the time.
+"""The reaction of an agent to a failed worker of its host. Pure: it is given the time.
 
 A failure that was retried too often within a window is no longer: it would be repeated.
 """

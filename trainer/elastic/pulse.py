@@ -41,7 +41,7 @@ class Pulse:
     """The worker's side: its file KIT_PULSE, which the agent has made."""
 
     def __init__(self, file: str) -> None:
-        """Map the file; "" stands for none, and then nothing is told."""
+        """Map the file; "" stands for none, and then nothing is reported."""
         self._memory: mmap.mmap | bytearray = bytearray(FORMAT.size)
         if file:
             with Path(file).open("r+b") as opened:
@@ -49,7 +49,7 @@ class Pulse:
         self._reached = self._ended = 0
 
     def begin(self, generation: int) -> None:
-        """Count anew, in another group."""
+        """Count from zero, in another group."""
         self._reached = self._ended = 0
         FORMAT.pack_into(self._memory, 0, *Beat(generation))
 
@@ -78,7 +78,7 @@ def read(file: Path) -> Beat:
 
 
 class Activity(NamedTuple):
-    """What a process and its children do."""
+    """The activity of a process and its children."""
 
     seconds: float = 0.0  # Of processors that they have used.
     disk: bool = False  # Whether a thread waits for a disk, be it of another host.
@@ -92,7 +92,7 @@ class Patience:
     since: float = 0.0  # Time of its last progress.
     longest: float = 0.0  # Pause in its group, in seconds.
     doubts: float | None = None  # Since when it may do nothing.
-    computed: float = 0.0  # What it had computed then.
+    computed: float = 0.0  # Its computing time until then.
 
     def note(self, beat: Beat, now: float) -> None:
         """Take note of a worker's count."""
@@ -103,7 +103,7 @@ class Patience:
         self.beat, self.since, self.doubts = beat, now, None
 
     def learn(self, now: float) -> None:
-        """A worker that was left goes on by itself: it was slow, and is so perhaps again."""
+        """A worker that was left continues by itself: it was slow, and is so perhaps again."""
         self.longest = max(self.longest, now - self.since)
 
     def doubtful(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""A worker as the agent of its host sees it: its process, and what it tells."""
+"""A worker as the agent of its host sees it: its process, and its reports."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainer.launcher.errors import FAILURE
 from trainer.launcher.output import emit, say
 
 HUNG = 120.0
-"""Seconds in which a worker must leave an aborted group; then it is killed. It may compute for so
-long before it notices."""
+"""Seconds in which a worker must leave an aborted group; then it is killed. It may compute for
+this time before it notices."""
 HUNG_STILL = 30.0
 """The same for a worker that stands still."""
 WHERE = 2.0
@@ -80,7 +80,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process exists."""
         return self.process is not None and self.process.returncode is None
 
     @property
@@ -121,7 +121,7 @@ class Worker:
             self.stopped = stopped
             does = "was stopped by a signal" if self.stopped else "runs again"
             say(f"local rank {self.local_rank} {does}")
-        if self.stopped:  # It will leave its group as soon as it goes on.
+        if self.stopped:  # It will leave its group as soon as it continues.
             self.place = replace(self.place, left=max(self.place.generation, self.place.left))
         now = time.monotonic()
         self.patience.note(pulse.read(self.pulse_file), now)

@@ -1,7 +1,7 @@
 """Hosts that train together: which they are, and how they learn it.
 
     server.py ── serves the hosts of one job: the coordinator
-      │ decisions.py ── which hosts train together, and what each shall do
+      │ decisions.py ── which hosts train together, and what each must do
       │ knowledge.py ── what it knows of them: their reports, and the present group
       │ TCP, JSON lines: reports of hosts, orders of the coordinator (messages.py)
     agent ── one on each host

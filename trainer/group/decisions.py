@@ -4,14 +4,14 @@ The rules, in this order:
 
 1. A halt ends all hosts. So does a host that is done: all have passed a barrier before. A host that
    is left out ends them only if too few others can ever come.
-2. A group goes on until one of its hosts is lost, one of its workers has left it, or one hangs: it
+2. A group lasts until one of its hosts is lost, one of its workers has left it, or one hangs: it
    stands still, and others have reached exchanges that it has not, or it trains alone and others
-   want to join it. Then the others are told to abort it. Nobody is ever in two groups.
+   want to join it. Then the others get the order to abort it. Nobody is ever in two groups.
 3. A host that is ready to join, and one that was asked to end, let the group leave at the end of a
    step: all of its workers agree on that step by themselves.
 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
-   anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
-   wants, and at most as many.
+   again; the coordinator waits a few seconds for a silent host. The group has at least as many
+   hosts as the job wants, and at most as many.
 5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
    no other is formed.
 6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
@@ -37,9 +37,9 @@ class Times:
     last_call: float = 10.0  # More hosts may come before the first group; torchrun waits for 30.
     warm_up: float = 30.0  # Hosts that are there may start their workers before the first group.
     gather: float = 0.5  # Further changes of a group are collected, so that it pauses once.
-    stuck: float = 5.0  # A host must leave a group before the others go on without it.
+    stuck: float = 5.0  # A host must leave a group before the others continue without it.
     returning: float = 5.0  # The hosts of a running group report to a coordinator that is new.
-    # A host must seem to hang for so long: whoever waited for a slow one reports its own next
+    # A host must seem to hang for this time: a host that waited for a slow one reports its next
     # exchange later, but within `HOST_SILENT`.
     confirm: float = 2.0
     form: float = 20.0  # A group must form before it is given up.
@@ -67,7 +67,7 @@ class Decisions(Knowledge):
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
         if self.end and self.hosts and not self._ended & self.hosts.keys():
-            self.end, self.group, self.over = None, None, None  # Others begin anew.
+            self.end, self.group, self.over = None, None, None  # Others start again.
         self._see_end()
         if self.end:
             return {agent: self.end if agent in self._ended else Order() for agent in self.hosts}
@@ -133,7 +133,7 @@ class Decisions(Knowledge):
     # ---- The present group
 
     def _see_fault(self, group: Group) -> None:
-        """End a group that cannot go on, or that has left as it was asked to."""
+        """End a group that cannot continue, or that has left as it was asked to."""
         if reason := next(self._faults_of(group), ""):
             self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
@@ -148,7 +148,7 @@ class Decisions(Knowledge):
                 self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
-        """Yield why a group cannot go on."""
+        """Yield why a group cannot continue."""
         for member in group.members:
             if member.agent not in self.hosts and not self._may_return(member.agent):
                 yield self._lost.get(member.agent, f"{member.host} is lost")
@@ -218,7 +218,7 @@ class Decisions(Knowledge):
     # ---- The next group
 
     def _candidates(self) -> list[Report]:
-        """The hosts that are ready and in no group that goes on."""
+        """The hosts that are ready and in no group that continues."""
         return [each for each in self.hosts.values() if each.ready and not each.leaving]
 
     def _form(self) -> None:
@@ -318,7 +318,7 @@ class Decisions(Knowledge):
             return Order() if report.ready else Order("abort", group.generation, why=self._reason)
         if report.generation < group.generation:
             if self._adopted is not None:
-                return Order()  # It was told by the coordinator before this one.
+                return Order()  # The coordinator before this one has informed it.
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()

@@ -27,8 +27,8 @@ class Knowledge:
     notices: Notices = field(default_factory=Notices)
     hosts: dict[str, Report] = field(default_factory=dict)
     group: Group | None = None  # The present or the last one, even if it is over.
-    over: float | None = None  # Time at which the group ended; None while it goes on.
-    asked: bool = False  # Whether its workers shall leave at the end of a step.
+    over: float | None = None  # Time at which the group ended; None while it continues.
+    asked: bool = False  # Whether its workers must leave at the end of a step.
     ends: str = ""  # The key of the job by which all hosts end.
     _began: float = 0.0
     _formed: float = 0.0

@@ -17,7 +17,7 @@ REPORT_EVERY = 0.4
 HOST_SILENT = 1.6
 """Seconds without a report after which a host is lost."""
 LOST = 3.0
-"""Seconds without an answer after which a host connects to the coordinator anew."""
+"""Seconds without an answer after which a host connects to the coordinator again."""
 
 MessageT = TypeVar("MessageT", bound="Report | Order")
 
@@ -63,7 +63,7 @@ class Group:
 
     generation: int
     members: tuple[Member, ...]
-    why: str = ""  # What has changed since the last group, for people.
+    why: str = ""  # The change since the last group, for people.
     number: int = 0  # Of a script's round, for people.
 
     @property
@@ -108,7 +108,7 @@ class Halt:
 
 @dataclass(frozen=True)
 class Result:
-    """What a training has reached, by its newest checkpoint."""
+    """The progress of a training, by its newest checkpoint."""
 
     checkpoint: str
     step: int
@@ -127,7 +127,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Notice:
-    """What people are notified of. `id` is unique in a job, and the same if it is sent again."""
+    """The content of a notification. `id` is unique in a job, and the same if it is sent again."""
 
     kind: str  # One of contract/notify.py.
     id: str
@@ -153,7 +153,7 @@ class Report:
     members: tuple[str, ...] = ()  # The agents of that group, for a coordinator that is new.
     left: int = 0
     ready: bool = False
-    heard: int = 0  # The newest generation that it was told of.
+    heard: int = 0  # The newest generation that it knows.
     reached: tuple[int, int] = (0, 0)  # Exchanges in that group: the last worker's, the first's.
     still: bool = False  # One of its workers in that group stands still, by itself or as it waits.
     starting: bool = False  # Not all of its workers run: nobody waits for them.
@@ -166,7 +166,7 @@ class Report:
     result: Result | None = None  # At its end.
     stops: bool = False  # It was asked to end; a script may still save.
     told: tuple[str, ...] = ()  # The notices that were sent, as the last order has them.
-    notice: Notice | None = None  # It is no host of the job, and only tells this.
+    notice: Notice | None = None  # It is no host of the job, and only sends this.
     # Of a host of a script:
     port: int = 0  # As in Member.
     number: int = 0  # Of the round that it has joined last.
@@ -183,7 +183,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Order:
-    """What a host shall do; `generation` is that of the group that it concerns.
+    """The order to a host; `generation` is that of the group that it concerns.
 
     wait: nothing. join: form `group`. leave: leave the group at the end of a step. abort: close the
     group's connections, and leave it. end: end the workers, as all are done or because of `halt`.

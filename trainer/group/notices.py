@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from trainer.group.messages import Group, Halt, Notice, Report
 
 REPEATED = 3600.0
-"""Seconds in which the same failure is told once: engines start a container again several times."""
+"""Seconds in which the same failure is reported once: engines restart a container several times."""
 MOST_TOLD = 20
 """Number of ids in an order: those of older notices are of hosts and groups that are gone."""
 MOST_KNOWN = 1000
@@ -60,7 +60,7 @@ class Notices:
         self._failures = {message: now, **recent}  # The time of one that was sent stays.
         return message in recent
 
-    # ---- What is told
+    # ---- Contents
 
     def completed(self, generation: int, why: str, report: Report) -> None:
         """Tell that the job has come to its end."""
@@ -71,7 +71,7 @@ class Notices:
     def ended(self, report: Report) -> None:
         """Tell that the job ends by itself, before it has come to its end."""
         what = f"the job has reached its `{report.ends}`: its GPUs are free"
-        # Before the first group, the agent tells one run from another.
+        # Before the first group, the agent distinguishes two runs.
         at = report.generation or report.agent
         self.tell(Notice("ended", f"ended-{report.ends}-{at}", what))
 

@@ -1,4 +1,4 @@
-"""The coordinator of a job: a server that hosts report to, and that tells them what to do.
+"""The coordinator of a job: a server that hosts report to, and that gives them orders.
 
 It decides nothing by itself (decisions.py), keeps nothing on a disk, and may die at any time: the
 group that trains does not need it, and reports tell its successor all.
@@ -43,7 +43,7 @@ class Server:
         self._serving: set[asyncio.Task[None]] = set()
         self._ticked = self._used = time.monotonic()  # Times of the last tick, and of a host.
         self._stood = float("-inf")  # The last time at which this process stood still.
-        self._came = False  # Whether any host was there.
+        self._came = False  # Whether any host has connected.
 
     async def serve(self, listener: socket.socket) -> int:
         """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
@@ -103,7 +103,7 @@ class Server:
                     self._forget(gone)
                 self._tell(answer=agent)
         self._notice_time()
-        # After a halt of this process, its host has connected anew and is about to report.
+        # After a halt of this process, its host has connected again and is about to report.
         if self._writers.get(agent) is writer and self._ticked - self._stood > LOST:
             self._lose(agent, "has closed its connection")
             self._tell()

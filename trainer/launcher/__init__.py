@@ -38,7 +38,7 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_NOTIFY               for the coordinator: whom it notifies of what (JSON)
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
-                             each other are told; default: 60
+                             each other are reported; default: 60
     KIT_ONE_RUN              set if nothing restarts a host: what ends one then ends all
 
 It prints lines for people and, unless standard output is a terminal, events for programs

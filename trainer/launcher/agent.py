@@ -186,7 +186,7 @@ class Agent(HostAgent):
         self._report()
 
     def _order_for(self, around: Group, rank: int, before: Halt | None) -> dict[str, Any]:
-        """What the process that forks torchrun gets for a round."""
+        """The message for a round to the process that forks torchrun."""
         first = around.members[0]
         own = {
             "KIT_ROUND": str(around.generation),

@@ -28,7 +28,7 @@ class Courier:
     def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
         self._wanted = bool(environ.get("KIT_NOTIFY"))
         self._notices = notices
-        self._left: dict[str, dict[str, Any]] = {}  # What is not settled, by id.
+        self._left: dict[str, dict[str, Any]] = {}  # Notices that are not settled, by id.
         self._writer: asyncio.StreamWriter | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None

@@ -108,7 +108,7 @@ def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
 
 
 def follow_fetch(settings: Settings, agent: DataAgent, progress: FetchProgress) -> dict[str, str]:
-    """Say how far the agent is until the data sets are there; the connection stays open."""
+    """Say how far the agent is until the data sets have arrived; the connection stays open."""
     sock, answer = agent.sock, agent.getresponse()
     if answer.status != 200:
         found = json.loads(answer.read())

@@ -38,7 +38,7 @@ WRITTEN = (
 
 
 def unchangeable(folder: Path) -> str:
-    """What a training has written as another user, which this one cannot change, or "".
+    """A file of a training that another user wrote and this one cannot change, or "".
 
     Other files are left alone: a disk of its own has lost+found, which belongs to root.
     """

@@ -11,7 +11,7 @@ MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has
 class LaunchError(Exception):
     """A foreseeable error; `kind` is a class of failed events."""
 
-    known = False  # Whether the rendezvous has told it, so that all know of it.
+    known = False  # Whether the rendezvous has sent it, so that all know of it.
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The agent of a host: what a training and a script have in common.
 
 It holds a connection to the coordinator, repeats the host's report, and takes orders. While nobody
-answers, the workers go on.
+answers, the workers continue.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """What this agent does until the training is over, besides its reports."""
+        """The tasks of this agent until the training is over, besides its reports."""
 
     @abstractmethod
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

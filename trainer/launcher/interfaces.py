@@ -26,7 +26,7 @@ def interface_addresses() -> dict[str, str]:
     """All addresses of this host, each with its interface, in the order of getifaddrs(3).
 
     NCCL and gloo find interfaces with the same call, by the same names, and take the first address
-    of the one that they are told.
+    of the one that they get.
     """
     libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The failure of a script, as the rendezvous tells it to all hosts."""
+"""The failure of a script, as the rendezvous sends it to all hosts."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from trainer.launcher.settings import Settings, read_nnodes
 
 
 def halt_of(error: LaunchError) -> Halt:
-    """What the rendezvous is told of a failure on this host."""
+    """The report to the rendezvous of a failure on this host."""
     line = str(error).splitlines()[0]
     return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
 

@@ -81,7 +81,7 @@ class LimitWatch:
             say(f"warning: {what}: {rest}" if warns else "a host computes again", error=warns)
 
     def reached(self, order: Order) -> str:
-        """The key of the job by which it ends, or ""; one that has begun to end goes on to."""
+        """The key of the job by which it ends, or ""; an end that has begun continues."""
         if order.ends in {"max_duration", "idle"}:
             return order.ends
         most, idle = self.job.max_duration, self.job.idle
@@ -157,7 +157,7 @@ class Asking(threading.Thread):
         self._prepared = time.monotonic()
 
     def end(self) -> None:
-        """Interrupt nothing any more; the agent goes on with the time of the run."""
+        """Interrupt nothing any more; the agent continues with the time of the run."""
         if self.ident is None:
             return
         with self._lock:

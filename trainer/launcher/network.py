@@ -102,7 +102,7 @@ def family_of(name: str) -> socket.AddressFamily:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen at an address, before anybody is told to come; raises LaunchError."""
+    """Listen at an address, before anybody gets the address; raises LaunchError."""
     try:
         return socket.create_server((address, port), family=family_of(address))
     except OSError as error:

@@ -19,7 +19,7 @@ PARENT_DEATH_SIGNAL = 1  # Of prctl (linux/prctl.h).
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, in whatever way."""
+    """Let the kernel kill this process when its parent ends, in any way."""
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
 
 

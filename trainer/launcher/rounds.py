@@ -1,6 +1,6 @@
 """Rounds: which hosts of a script run it together.
 
-Each change of the hosts is a new round: torchrun and the workers are started anew on all of them.
+Each change of the hosts is a new round: torchrun and the workers restart on all of them.
 torchrun runs with a fixed number of hosts and without restarts of its own: it would count the
 loss of a host as a restart, and notice a silent one only by the timeouts of the script.
 
@@ -98,7 +98,7 @@ class Rounds(Decisions):
 
     @property
     def final(self) -> bool:
-        """Whether no host comes again: after other failures, engines start them anew."""
+        """Whether no host comes again: after other failures, engines restart them."""
         done = bool(self._finished and self.group is None)
         return bool(self.ends or done or "" in self.given_up)
 
@@ -111,7 +111,7 @@ class Rounds(Decisions):
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
             self._culprits.setdefault(report.agent, report)
-        # Engines start containers again, whatever they ended for.
+        # Engines start containers again, for any reason of their end.
         if halt := self._for_good(report.host):
             self._told[report.agent] = Order("end", halt=halt)
         elif 0 < report.generation <= self._finished:

@@ -53,11 +53,11 @@ class Job(NamedTuple):
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
-    framework: str = "pytorch"  # What starts the script's processes.
+    framework: str = "pytorch"  # The program that starts the script's processes.
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
     code: str = ""  # The SHA-256 of the archive with its code.
     working_dir: str = ""  # In the folder of its code.
-    quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
+    quiet: int = QUIET  # Seconds after which an idle rank is reported; 0: never.
     max_duration: int | None = None  # Seconds after which the job ends.
     idle: int | None = None  # Seconds without work after which it ends.
     stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
@@ -168,7 +168,7 @@ def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
-    """Read after how many seconds a rank that does nothing is told; 0: never."""
+    """Read after how many seconds an idle rank is reported; 0: never."""
     quiet = content.get("quiet", QUIET)
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")

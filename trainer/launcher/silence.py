@@ -19,7 +19,7 @@ GPU_BUSY = 0.01  # Share of time with a running kernel.
 SPY = 15.0  # Seconds for py-spy.
 PRINTED = 1.0  # Seconds in which the last process prints its stacks.
 APART = 0.2  # Seconds between two processes that share a stream.
-MOST_STACKS = 16  # Processes below a rank whose stacks are told.
+MOST_STACKS = 16  # Processes below a rank whose stacks are logged.
 # Not SIGUSR1: scripts of clusters save and exit on it, as Lightning and submitit do.
 STACKS = signal.SIGRTMAX - 2
 # It also arms the processes that the script starts, and runs what it hides.
@@ -77,7 +77,7 @@ class Quiet:
 
 
 class Silence:
-    """Watches whether the ranks of a host do nothing, and tells it with their stacks."""
+    """Watches whether the ranks of a host do nothing, and logs it with their stacks."""
 
     def __init__(self, folder: Path, limit: int, gpus: str) -> None:
         """`folder` is the agent's, `limit` a time in seconds."""

@@ -1,4 +1,4 @@
-"""A host tells the coordinator what people are notified of."""
+"""A host sends the coordinator what people are notified of."""
 
 import os
 import socket

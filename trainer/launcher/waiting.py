@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 
 
 class BrokenAnswerError(OSError):
-    """A service has begun its answer and not ended it: it was there."""
+    """A service has begun its answer and not ended it: it was up."""
 
 
 def until_answered(

@@ -93,7 +93,7 @@ def try_webhook(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
 
 
 def judge(status: int, headers: HTTPMessage) -> Outcome:
-    """What an answer means."""
+    """The meaning of an answer."""
     if 200 <= status < 300:
         return Outcome()
     if 300 <= status < 400:
@@ -125,7 +125,7 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
         connection = HTTPConnection(parts.netloc, timeout=TRY)
 
     def end() -> None:
-        """A receiver may send a byte now and then: each of them begins the timeout anew."""
+        """A receiver may send a byte now and then: each of them restarts the timeout."""
         late.set()
         if connection.sock:
             with suppress(OSError):

@@ -28,7 +28,7 @@ def usable_gpus(environ: Mapping[str, str]) -> int:
 def cuda_fault(environ: Mapping[str, str], given: int, needed: int) -> str:
     """Say why fewer GPUs than `needed` can be used of those that were `given`; "" if all is well.
 
-    Without this a training would go on on the CPU, a hundred times as slow.
+    Without this a training would continue on the CPU, a hundred times as slow.
     """
     usable = usable_gpus(environ)
     if not given or usable >= needed or environ.get("KIT_DEVICE") == CPU:

@@ -65,7 +65,7 @@ def known_to_all(world: World) -> Iterator[None]:
     """Let a HaltError of all ranks through once each of them knows of it.
 
     A rank that leaves earlier closes connections on which others still read the reason: they would
-    take it for a lost host, and one whose own parameters differ would go on.
+    take it for a lost host, and one whose own parameters differ would continue.
     """
     try:
         yield

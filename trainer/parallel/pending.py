@@ -1,6 +1,6 @@
 """Exchanges that a rank waits for, and the end of these waits when a peer is lost.
 
-When a connection ends, gloo tells those who wait for a message, except for the messages that had
+When a connection ends, gloo informs those who wait for a message, except for the messages that had
 arrived or were sent in part: Pair::signalException of gloo/transport/tcp/pair.cc skips these.
 Such a wait ends only by the group's timeout, so no rank waits for gloo itself.
 """
@@ -38,7 +38,7 @@ class Pending:
     def __init__(
         self, reach: Callable[[], None] = nothing, end: Callable[[], None] = nothing
     ) -> None:
-        """`reach` is told of an exchange of all ranks before this one waits, `end` of ends."""
+        """Call `reach` with an exchange of all ranks before this one waits, `end` with its end."""
         self.reach, self._end = reach, end
         self._lock = threading.Lock()
         self._waits: dict[Future[Any], Callable[[], None]] = {}

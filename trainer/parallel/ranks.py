@@ -72,7 +72,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def load_own(self, own: dict[str, Any], modules: Sequence[nn.Module]) -> None:
-        """Restore what `own` returned, or as much of it as is there."""
+        """Restore what `own` returned, or as much of it as exists."""
 
     @abstractmethod
     def require_equal(self, *, buffers: bool = True) -> int:
@@ -103,7 +103,7 @@ class Ranks(ABC):
         raise NotImplementedError
 
     def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:  # noqa: ARG002
-        """End a local step; return None while its round goes on.
+        """End a local step; return None while its round continues.
 
         At the end of a round, or with the `last` step of an epoch, return the first loss of the
         round that was not finite, or an empty text; then the ranks `merge`.

@@ -72,7 +72,7 @@ class Sharded(Ranks):
         self._root = cast("FSDPModule", model)
 
     def release(self) -> None:
-        """Do nothing: a divided model is built anew for another group."""
+        """Do nothing: a divided model is built again for another group."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute scores; the backward pass that follows exchanges gradients."""

@@ -22,8 +22,8 @@ T = TypeVar("T")
 ALONE: Any = object()
 """Stands for a store of a process that has no others."""
 PIECE = 4 * 2**20
-"""Bytes of one broadcast: whoever has a piece passes it on while the next one arrives, and each one
-that arrives is progress, which tells a slow link from a worker that hangs."""
+"""Bytes of one broadcast: a rank that has a piece passes it on while the next one arrives. Each one
+that arrives is progress, which distinguishes a slow link from a worker that hangs."""
 ROLL_CALL = timedelta(seconds=10)
 """Time for the remaining ranks to answer each other: their exchange has timed out together."""
 

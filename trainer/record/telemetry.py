@@ -1,4 +1,4 @@
-"""What a training reports. Each report is made once, and all sinks get the same one.
+"""The reports of a training. Each report is made once, and all sinks get the same one.
 
 The sinks are lines for people (core/live.py, core/report.py), events for programs
 (core/announce.py), metrics (core/meter.py), the record with TensorBoard (recorder.py), and

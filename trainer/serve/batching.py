@@ -24,7 +24,7 @@ from trainer.serve.requests import REQUEST
 
 
 class Computing(Protocol):
-    """A model on a device: that of a checkpoint, or a handler of the user's own."""
+    """A model on a device: that of a checkpoint, or a custom handler."""
 
     kind: Kind
     device: torch.device
@@ -45,7 +45,7 @@ class Serving:
 class Answer(NamedTuple):
     """The answer to a sample."""
 
-    scores: Any  # float32 [K], or what a function of the user's own has answered.
+    scores: Any  # float32 [K], or the answer of a custom function.
     serving: Serving  # The checkpoint that computed them.
     queued: float  # Seconds that the sample waited.
     computed: float  # Seconds that its batch took.

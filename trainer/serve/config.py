@@ -82,8 +82,8 @@ class Settings:
     allowed_hosts: frozenset[str]  # Allowed names besides addresses and plain names.
     poll: float  # Seconds between two checks for a newer checkpoint.
     access_log: str  # lines, json or none.
-    model: str  # The only one of one's own that it imports, `module:function`; "": none.
-    handler: str  # A class of one's own that answers, `module:class`; "": none.
+    model: str  # The only custom one that it imports, `module:function`; "": none.
+    handler: str  # A custom class that answers, `module:class`; "": none.
     host: str
     address: str
     folder: Path  # Of the checkpoints on this host.

@@ -4,8 +4,8 @@ A harmful body cannot stop the server: a decoder may be killed at any time, and 
 limited. It never imports torch.
 
     standard input    frames: a task (JSON), then the body
-    standard output   frames: a result (JSON), then float32 [N, C, S, S] (or int64, of a model of
-                      one's own); or a refusal, then nothing
+    standard output   frames: a result (JSON), then float32 [N, C, S, S] (or int64, of a
+                      custom model); or a refusal, then nothing
 
 A frame has the lengths of its two parts, 32 bits each, then the parts.
 """

@@ -64,7 +64,7 @@ class Decoder:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended, or the kernel has killed it for lack of memory."""
+        """Whether the process has ended, or the kernel has killed it because memory was short."""
         return self._process.returncode is not None
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""A handler of the user's own: a class that answers with the files that a script has written.
+"""A custom handler: a class that answers with the files that a script has written.
 
     class Handler:
         def load(self, folder: pathlib.Path) -> None

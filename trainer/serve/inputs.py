@@ -57,7 +57,7 @@ def require_keys(content: dict[str, Any], *known: str) -> None:
 
 
 def json_values(content: dict[str, Any], most: int) -> list[Any]:
-    """Return the inputs for a handler of the user's own, any JSON values; raises Refusal."""
+    """Return the inputs for a custom handler, any JSON values; raises Refusal."""
     require_keys(content, "inputs")
     found = content.get("inputs")
     if not isinstance(found, list) or not found:
@@ -113,7 +113,7 @@ def by(shape: tuple[int, ...]) -> str:
 
 
 def own_numbers(content: Any, kind: Kind, most: int) -> Array:
-    """Read a list of samples of data of one's own, each of the kind's shape; raises Refusal."""
+    """Read a list of samples of custom data, each of the kind's shape; raises Refusal."""
     wanted = by(kind.shape)
     fix = f"send a list of samples, each an array of {wanted} numbers ({kind.values})"
     try:

@@ -21,12 +21,12 @@ class Kind:
     shape: tuple[int, ...]  # [C, S, S] or, of text, [T] at most.
     labels: tuple[str, ...]  # Names of the classes; for text, the characters.
     largest: int  # The value of a white pixel.
-    values: str = ""  # Of data of one's own, the type of the numbers; else there are pictures.
+    values: str = ""  # For custom data, the type of the numbers; else there are pictures.
     resize: int = 0  # As of `View`: for photographs.
     interpolation: str = "bilinear"  # As of `View`.
     tokenizer: str = ""  # Of text as tokens, which has no labels: a tokenizer.json.
     tokens: int = 0  # The number of such tokens.
-    answers: bool = False  # Whether a function of one's own answers instead of classes.
+    answers: bool = False  # Whether a custom function answers instead of classes.
 
     @property
     def integers(self) -> bool:
@@ -35,7 +35,7 @@ class Kind:
 
     @property
     def handled(self) -> bool:
-        """Whether a handler of the user's own takes the inputs, any JSON values."""
+        """Whether a custom handler takes the inputs, any JSON values."""
         return self.values == JSON_VALUES
 
     @property

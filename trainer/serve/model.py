@@ -237,8 +237,8 @@ class Model:
     def scores(self, values: list[Array]) -> Any:
         """Scores [N, K] float32 of N samples, float32 [C, S, S] or int64 [up to T].
 
-        Pictures have probabilities; texts have logits of the next character. If a function of the
-        user's own answers: a list of its N answers.
+        Pictures have probabilities; texts have logits of the next character. If a custom function
+        answers: a list of its N answers.
         """
         if self._answer:
             found = self._run(torch.from_numpy(np.stack(values)))

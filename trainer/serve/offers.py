@@ -27,7 +27,7 @@ class Offer:
     size: int  # Bytes of the state.
     address: Address | None  # Of the source; None: this host's own folder.
     score: float | None = None  # By which the best is the best (checkpoints/manifest.py).
-    figure: str = ""  # What the score is of, for people.
+    figure: str = ""  # The meaning of the score, for people.
 
     @property
     def place(self) -> str:

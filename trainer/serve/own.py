@@ -1,4 +1,4 @@
-"""Models of one's own: what a checkpoint says of their inputs, and their function's answers."""
+"""Custom models: what a checkpoint says of their inputs, and their function's answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIMENSIONS = 8
 
 
 def require_named(model: str, own: str) -> None:
-    """Raise UnusableError if a checkpoint names another module of one's own than the server.
+    """Raise UnusableError if a checkpoint names another custom module than the server.
 
     The server would import it: a checkpoint of another host must not choose what runs here.
     """
@@ -35,7 +35,7 @@ def require_named(model: str, own: str) -> None:
 
 
 def has_answer(train: Train) -> bool:
-    """Whether a function of the user's own answers; raises UnusableError for a fault in it."""
+    """Whether a custom function answers; raises UnusableError for a fault in it."""
     try:
         return own_function(train, "answer") is not None
     except JobError as error:
@@ -43,7 +43,7 @@ def has_answer(train: Train) -> bool:
 
 
 def own_kind(train: Train, labels: list[str], described: Any) -> Kind:
-    """Return the kind of a model for data of one's own; raises UnusableError."""
+    """Return the kind of a model for custom data; raises UnusableError."""
     about = described if isinstance(described, dict) else {}
     shape, values = about.get("shape"), about.get("type")
     if not isinstance(shape, list) or not all(map(is_whole, shape)) or values not in TYPES:
@@ -58,7 +58,7 @@ def own_kind(train: Train, labels: list[str], described: Any) -> Kind:
 
 
 def own_stand_in(kind: Kind) -> OwnData:
-    """Return a data set that suffices to build a model for data of one's own."""
+    """Return a data set that suffices to build a model for custom data."""
     nothing = torch.zeros(1)
     empty = Samples(nothing, nothing)
     return OwnData(

@@ -57,8 +57,8 @@ class Entry:
 class AccessLog:
     """Writes entries: `lines` for people, `json`, or `none`.
 
-    After so many entries it calls `repeat`, which emits the server's state again: whoever wants to
-    know it reads the last 500 lines.
+    After so many entries it calls `repeat`, which emits the server's state again: the last 500
+    lines always contain it.
     """
 
     def __init__(self, form: str, host: str, repeat: Callable[[], None]) -> None:

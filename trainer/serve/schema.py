@@ -71,7 +71,7 @@ class Completion(Answer):
 
 
 class Problem(BaseModel):
-    """What is wrong, and what to do."""
+    """The fault, and the remedy."""
 
     error: str
     fix: str

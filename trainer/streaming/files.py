@@ -207,7 +207,7 @@ def _refused(error: BaseException) -> bool:
 
 
 def _touched(path: Path) -> bool:
-    """Mark a shard as used now; return whether it is there."""
+    """Mark a shard as used now; return whether it exists."""
     try:
         os.utime(path)
     except FileNotFoundError:

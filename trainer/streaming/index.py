@@ -4,7 +4,7 @@
 
 A sample is an image and a class number in consecutive members of an uncompressed tar file, named
 KEY.jpg and KEY.cls (https://github.com/webdataset/webdataset). Shards for the test begin with
-`test`, and those of the validation with `val`; if only one of both is there, it is the test.
+`test`, and those of the validation with `val`; if only one of both exists, it is the test.
 `classes.txt`, if there, has the names of the classes, one on each line.
 """
 

@@ -53,7 +53,7 @@ class Prefetch:
         self._used: set[int] = set()
 
     def begin(self, batches: Iterable[Tensor]) -> None:
-        """Begin anew; `batches` have the numbers of their shards, int64 [n] each."""
+        """Begin again; `batches` have the numbers of their shards, int64 [n] each."""
         self.end()
         self._stop, self._permits = threading.Event(), threading.Semaphore(AHEAD)
         self._used = set()

@@ -47,7 +47,7 @@ def divide(pieces: Iterator[Piece], total: int) -> Iterator[tuple[bool, Piece]]:
     """Yield each piece with whether it belongs to the test: to the last tenth of `total` bytes.
 
     A document that reaches over the boundary is divided between two of its lines or, if the line is
-    long, within it. So every file has a test part, whatever its documents are.
+    long, within it. So every file has a test part, for any documents.
     """
     room, tested = total * TRAINED[0] // TRAINED[1], False
     for piece in pieces:

@@ -99,7 +99,7 @@ def _write(folder: Path, parts: Iterator[tuple[bool, Piece]], content: str) -> M
 
 
 class _Count:
-    """What is known of a part while it is written."""
+    """The state of a part while it is written."""
 
     def __init__(self) -> None:
         self.tokens = self.bytes = self.documents = 0

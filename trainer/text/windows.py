@@ -66,7 +66,7 @@ class Windows(Samples):
         return permutation(len(self), seed, epoch) + offset * len(self)
 
     def hold_out(self, share: float, seed: int, like: Self) -> tuple[Self, Self]:  # noqa: ARG002
-        """As of `Samples`: the end of the text, as of the test, whatever the seed."""
+        """As of `Samples`: the end of the text, as of the test, for any seed."""
         at = len(self.tokens) - int(len(self.tokens) * share)
         words = (self.hashed + bytes(f"{name} {at}", "ascii") for name in ("before", "from"))
         parts = zip((self.tokens[:at], self.tokens[at:]), words, strict=True)

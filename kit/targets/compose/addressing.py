@@ -29,7 +29,7 @@ class ComposeAddressing:
     """The addresses of a plan's containers.
 
     With `plan.ipv6`, the containers use the network of their host. A bridge of Docker has no IPv6
-    unless its network, and before Docker 27 also the daemon, is told so. Then Docker makes the host
+    unless its network, and before Docker 27 also the daemon, enables it. Then Docker makes the host
     forward IPv6, and the kernel drops the routes and addresses that routers announce to the host.
     """
 
@@ -56,7 +56,7 @@ class ComposeAddressing:
         offering = [host for part in offered for host in part.first_hosts]
         hosts = source_hosts(self.plan, server, offering) if offered else ()
         port = server.server.transfer_port
-        # Servers of the user's own fetch nothing of kit's, and often listen by IPv4 alone, to which
+        # Custom servers fetch nothing of kit's, and often listen by IPv4 alone, to which
         # Docker's proxy passes what arrives by IPv6.
         host_network = self.plan.ipv6 and server.server.own is None
         return ServerAddresses(

@@ -35,10 +35,10 @@ class Container:
     `job` is the name of the job or server. `service` is its role, "" for another engine's.
     `version` is the hash of its file. `devices` are its GPUs (`all`: all GPUs). `restarts` is the
     number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
-    `spare`: it trains only while another host is lost. Without `dispensable` hosts its job goes on,
-    as far as it knows that: for a built-in training only the coordinator does. `coordinated`: a
-    coordinator decides with whom it trains. `since` is the time at which the queue gave its job the
-    host. `spec` is the engine's whole answer.
+    `spare`: it trains only while another host is lost. Without `dispensable` hosts its job
+    continues, if that is known: for a built-in training only the coordinator knows.
+    `coordinated`: a coordinator decides with whom it trains. `since` is the time at which the
+    queue gave its job the host. `spec` is the engine's whole answer.
     """
 
     id: str

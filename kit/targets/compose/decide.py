@@ -258,7 +258,7 @@ def _cause(
     if any(_differs(one, versions) for one in containers if one.service != Role.RENDEZVOUS):
         return "its file has changed"
     services = {one.service for one in containers}
-    # A template of the user's own may add containers; they have no hash.
+    # A custom template may add containers; they have no hash.
     if extra := {one.service for one in containers if one.version} - versions.keys():
         return f"its file has no {', '.join(sorted(extra))} now"
     if lost := versions.keys() - services - {Role.RENDEZVOUS}:

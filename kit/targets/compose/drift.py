@@ -1,4 +1,4 @@
-"""What a host's containers have in fact, compared with the host's Compose file. Pure.
+"""The actual state of a host's containers, compared with the host's Compose file. Pure.
 
 Where the file is silent, a container has what its image says. So only what the file says is
 compared, and what gives a container more of its host.
@@ -55,7 +55,7 @@ STRICT = frozenset({"gpus", "cap_add", "deploy.resources.limits.memory", "privil
 OF_QUEUE = frozenset(
     {"gpus", "restart", *(f"environment.{name}" for name in (NPROC, GIVEN, WAITED))}
 )
-"""What the queue changes in the containers of its jobs."""
+"""The fields that the queue changes in the containers of its jobs."""
 
 
 def drift(text: str, containers: Sequence[Container]) -> str:
@@ -66,7 +66,7 @@ def drift(text: str, containers: Sequence[Container]) -> str:
     for one in (one for one in containers if one.service in services):
         service = services[one.service]
         told_by = {key: each for key, each in service.items() if key not in LEFT}
-        # A template of the user's own may write it in another way.
+        # A custom template may write it in another way.
         whole = closed and fits(told_by, SERVICE)
         image = {"image": service.get("image") if closed else ""}
         wanted = kept(_wanted(service, document) if whole else image)

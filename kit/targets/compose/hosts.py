@@ -136,7 +136,7 @@ class Hosts:
                 _delete(docker, f"/networks/{network['Id']}")
 
     def remove_project(self, project: str, host: str) -> bool:
-        """Remove a project that belongs to no job from a host; return whether it was there."""
+        """Remove a project that belongs to no job from a host; return whether it existed."""
         docker = self.dockers[host]
         present = containers_of(docker, project)
         running = [one.id for one in present if one.runs]

@@ -23,7 +23,7 @@ ONE_OFF = "com.docker.compose.oneoff"
 """Compose's label on containers of `docker compose run`."""
 
 Spec = Mapping[str, Any]
-"""What GET /containers/<id>/json says."""
+"""The answer of GET /containers/<id>/json."""
 
 
 def remove(docker: Docker, container: str, **options: str) -> None:

@@ -173,7 +173,7 @@ class ComposeQueue:
         self._folder.put_note(f"{JOB}{record.job}", record.document())
 
     def update(self, record: Record) -> None:
-        """Note what has become of a job. What a person has changed meanwhile stays."""
+        """Note what has become of a job. Changes of a person meanwhile stay."""
         name = f"{JOB}{record.job}"
         self._folder.put_note(name, record.document(), self._known.get(name))
 

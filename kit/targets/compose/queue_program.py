@@ -47,7 +47,7 @@ def main(cluster: str, here: str, logins: str) -> int:
     folder, dockers = HostFolder(host, cluster, ssh.run_here), {here: own, **others}
     queue = ComposeQueue(folder, dockers, controls=True, alone=lock.held)
     try:
-        own.get("/info")  # A wrong engine is told at once; later faults pass.
+        own.get("/info")  # Report a wrong engine at once; later faults pass.
     except KitError as error:
         say(str(error))
         return 1

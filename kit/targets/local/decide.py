@@ -102,7 +102,7 @@ def decide(
     `jobs` are all jobs by name, because a server reads the checkpoints of a job.
 
     Raises:
-        KitError: A job runs that is to begin anew, or it has lost its supervisor.
+        KitError: A job runs that should start from the beginning, or it has lost its supervisor.
     """
     for each in wanted:
         _refuse(each, observed[each.name], fresh=fresh)

@@ -231,7 +231,7 @@ def server_process(server: Workload, job: Workload | None, places: Places, devic
 
 
 def _own_server(server: Workload, places: Places, devices: str) -> Process:
-    """Return the process of the user's own server; paths below its mounts are this machine's."""
+    """Return the process of a custom server; paths below its mounts are this machine's."""
     part, host = server.working[0], server.placements[0].host.name
     gpus = [gpu.id for placement in server.placements for gpu in placement.gpus]
 

@@ -129,7 +129,7 @@ class Supervisor:
             child.wait()
 
     def _end_notifying(self) -> None:
-        """End the rendezvous of a job that notifies people: it may not have told the end yet."""
+        """End the rendezvous of a job that notifies people: it may still send the end."""
         for process, child in self._children:
             if process.part == Role.RENDEZVOUS and NOTIFY in dict(process.variables):
                 child.terminate()

@@ -107,7 +107,7 @@ def _own_stacks(
 def _answers_meanwhile(work: Workload, evictions: Sequence[_Eviction], cluster: Cluster) -> bool:
     """Return whether a server's former hosts can answer until the new ones do.
 
-    Its clients must ask a proxy, which finds whoever answers, and the new hosts must be others.
+    Its clients must use a proxy, which finds the hosts that answer, and the new hosts must differ.
     """
     left = {each.node.host for each in evictions if each.job is work}
     come = {host.name for part in new_parts(work, cluster) for host in part.hosts}

@@ -1,4 +1,4 @@
-"""What a stack's services have in fact, compared with the stack's file, field by field. Pure."""
+"""The actual state of a stack's services, compared with the stack's file, field by field. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_QUEUE = frozenset(
         *(f"environment.{name}" for name in (NPROC, GIVEN, WAITED)),
     }
 )
-"""What the queue changes in the services of its jobs."""
+"""The fields that the queue changes in the services of its jobs."""
 
 
 def drift(

@@ -67,8 +67,8 @@ class Wanted:
 def of_file(text: str, variables: Mapping[str, str]) -> dict[str, Wanted]:
     """Return the fields of each service of a rendered stack.
 
-    Of a service that a template of the user's own writes in another way, only the image is known,
-    and with variables of the user's own not even that.
+    If a custom template writes a service in another way, only its image is known, and with custom
+    variables not even that.
     """
     document = yaml.load(interpolated(text, variables), Loader=yaml.CSafeLoader)
     closed = understood(text)

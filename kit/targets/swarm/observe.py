@@ -161,7 +161,7 @@ def _service(service: dict[str, Any]) -> Service:
 
 
 def _made_of(template: Mapping[str, Any]) -> str:
-    """Return a hash of what tells a task from the tasks of its service before a change."""
+    """Return a hash that distinguishes a task from the tasks of its service before a change."""
     parts = [template.get("ContainerSpec"), template.get("ForceUpdate", 0)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 

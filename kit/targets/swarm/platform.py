@@ -24,7 +24,7 @@ NETWORK_IMAGE = "hello-world:linux"
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the platform's file has besides services; `overlay` is its network's name, or "".
+    """The parts of the platform's file besides services; `overlay` is its network's name, or "".
 
     `after_labels`: its services are placed by node labels.
     """

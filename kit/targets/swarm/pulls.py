@@ -1,6 +1,6 @@
 """Hosts that cannot get an image because its registry is away for a moment.
 
-A host's engine says only that it has no such image: swarmkit logs the error of the pull and goes on
+A host's engine says only that it has no such image: swarmkit logs the error of the pull, continues
 to create the container (moby, daemon/cluster/executor/container/controller.go, Prepare). Each try
 uses up a restart. So the manager's engine is asked whether the registry answers, and tasks without
 restarts start again when it does.
@@ -28,7 +28,7 @@ connections that time out."""
 
 @dataclass(frozen=True)
 class Outage:
-    """A registry that is away, as far as one image tells; times are those of the clock."""
+    """A registry that is away, according to one image; times are those of the clock."""
 
     since: float
     reason: str = ""

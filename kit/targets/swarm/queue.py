@@ -76,7 +76,7 @@ class SwarmQueue:
         return rules_of(_content(pool)) if pool else None
 
     def set_rules(self, document: Mapping[str, Any]) -> bool:
-        """Hand over the pool; return whether that changed anything. What people have used stays."""
+        """Hand over the pool; return whether that changed anything. The use of people stays."""
         before = self._pool()
         if before and _content(before) == document:
             return False

@@ -13,7 +13,7 @@ def main(url: str | None = None) -> int:
     """Run the controller through the engine at `url`, by default this machine's own."""
     queue = SwarmQueue(Docker("the manager", url))
     try:
-        queue.leads()  # A wrong engine is told at once; later faults pass.
+        queue.leads()  # Report a wrong engine at once; later faults pass.
     except KitError as error:
         say(str(error))
         return 1

@@ -88,7 +88,7 @@ def _shortage(
 ) -> str:
     """Return the reason why a node has too few free GPUs, or "" if it has enough.
 
-    The GPUs that workloads of this deploy hold now are ignored: the plan assigns them anew; and
+    The GPUs that workloads of this deploy hold now are ignored: the plan assigns them again; and
     those of the queue, whose jobs leave them.
     """
     held = cluster.held(node).items()

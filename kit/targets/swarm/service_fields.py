@@ -26,7 +26,7 @@ IGNORED = frozenset(
         "RollbackConfig",
     }
 )
-"""What Docker sets itself, and what changes no container."""
+"""Fields that Docker sets itself, and fields that change no container."""
 
 
 def of_service(spec: Mapping[str, Any], networks: Mapping[str, str]) -> Fields:

@@ -236,7 +236,7 @@ class SwarmTarget:
         return self._with_seen(status, services) if name in self._rendered.checks else status
 
     def _with_seen(self, status: JobStatus, services: Sequence[Service]) -> JobStatus:
-        """Ask the containers of the user's own server for their GPUs, on their hosts' engines."""
+        """Ask the containers of a custom server for their GPUs, on their hosts' engines."""
         running = {host.host for host in status.hosts if host.state is State.RUNNING}
         hosts = [host for host in self._rendered.hosts if host.name in running]
         names = [service.name for service in services]

@@ -23,7 +23,7 @@ PARTIAL = ".partial"
 
 
 class Filled(NamedTuple):
-    """What a folder was filled from."""
+    """The source of a folder's files."""
 
     source: str
     """The source's exact name, as the manifest has it."""

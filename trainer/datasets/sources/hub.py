@@ -93,7 +93,7 @@ def _fetch(
 ) -> None:
     total, progress = sum(entry.size for entry in entries), Progress(0)
     for path in _parts(kept):
-        path.unlink()  # Of a program that was ended: the library does not go on with them.
+        path.unlink()  # Of a program that was ended: the library does not resume them.
     require_room(kept, total - sum(_size(kept / entry.path) for entry in entries))
 
     def tick() -> None:

@@ -60,7 +60,7 @@ def copy(
 
 
 def find_offset(path: Path) -> int:
-    """The bytes of an upload that are there."""
+    """The bytes of an upload that have arrived."""
     return path.stat().st_size if path.exists() else 0
 
 

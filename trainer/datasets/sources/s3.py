@@ -45,7 +45,7 @@ FIXES = {
     "PreconditionFailed": "it has changed meanwhile: try again",
     "NoSuchKey": "it was deleted meanwhile: try again",
 }
-"""What to do about the error codes of S3."""
+"""The advice for the error codes of S3."""
 
 
 @dataclass(frozen=True)

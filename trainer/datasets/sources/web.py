@@ -43,7 +43,7 @@ class Answer:
 
 
 class _AgainError(OSError):
-    """What was downloaded is not a part of the content any more."""
+    """The downloaded bytes are not a part of the content any more."""
 
 
 def from_web(url: str, folder: Path, kept: Path, report: Report) -> str:
@@ -113,7 +113,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def download(url: str, content: Path, report: Report) -> Answer:
-    """Download to a file, and go on where it ends if the server allows that.
+    """Download to a file, and continue where it ends if the server allows that.
 
     Raises:
         DataSetError: It failed; what was downloaded stays.
@@ -164,7 +164,7 @@ def _asked_pause(headers: Message) -> int:
 def _download_rest(url: str, content: Path, report: Report) -> Answer:
     """Download what is missing.
 
-    If-Range: if the content behind the address has changed, it begins anew.
+    If-Range: if the content behind the address has changed, it starts again.
 
     Raises:
         OSError: The connection has ended early, or the file is not a part of the content.
@@ -211,7 +211,7 @@ def _read(facts: Path) -> Answer | None:
 
 
 def _complete(before: Answer, done: int, headers: Message) -> Answer:
-    """Return the answer whose content is there, as the server says that nothing is behind it."""
+    """Return the answer whose content has arrived, as the server says that nothing is behind it."""
     if headers.get("Content-Range") == f"bytes */{done}" and before.total in (0, done):
         return before
     raise _AgainError("the server has another file than before")

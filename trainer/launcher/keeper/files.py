@@ -56,7 +56,7 @@ class Files:
         return tuple(map(signature, self._places))
 
     def location(self) -> list[list[int]]:
-        """What two hosts have in common only if they share the files' folders."""
+        """A mark that two hosts have in common only if they share the files' folders."""
         found = []
         for place in self._places:
             with suppress(OSError):

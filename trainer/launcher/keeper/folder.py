@@ -21,7 +21,7 @@ Signature = tuple[int, int, int]
 
 
 def signature(path: Path) -> Signature | None:
-    """What changes with each write to a file; None if there is no file."""
+    """A value that changes with each write to a file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -67,7 +67,7 @@ class Versions:
             self.remove(old)
 
     def remove(self, version: Version) -> None:
-        """Remove a version; without its manifest it is none, whatever happens meanwhile."""
+        """Remove a version; without its manifest it is none, also after a failure meanwhile."""
         (self.folder / version.id / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.folder / version.id, ignore_errors=True)
 

@@ -279,7 +279,7 @@ class Keeper:
     # ---- The meeting, and the version that it has chosen
 
     async def _meet(self, place: Place) -> None:
-        # What was written after the last look.
+        # The files written after the last check.
         await asyncio.shield(self._look(ended=True))
         report = await self._report(place)
         leads = place.rank == 0
@@ -298,7 +298,7 @@ class Keeper:
             await self._put(version, [tuple(each) for each in decision["holders"]], place.rank)
 
     async def _report(self, place: Place) -> dict[str, Any]:
-        """What this host has; its newest version was just verified."""
+        """The versions of this host; the newest one was just verified."""
         while found := self._versions.all():
             if await asyncio.to_thread(self._versions.holds, found[0]):
                 break

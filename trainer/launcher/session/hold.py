@@ -69,7 +69,7 @@ class Warner:
 
 
 class Holder:
-    """Keeps a session open, and tells how long still."""
+    """Keeps a session open, and reports the time that is left."""
 
     def __init__(self, job: Job, session: Interactive, environ: Mapping[str, str]) -> None:
         self._job, self._session, self._environ = job, session, environ
@@ -163,7 +163,7 @@ class Holder:
             say(f"warning: {error}", error=True)
 
     def leave(self) -> None:
-        """Let its programs end; the session goes on where its container starts again."""
+        """Let its programs end; the session continues where its container starts again."""
         say("was asked to end")
         end_programs(self._deadline.id, min(END_GRACE, self._job.stop_grace_period / 2))
 

@@ -83,7 +83,7 @@ class Jupyter:
             )
 
     def connected(self) -> int:
-        """Return how many tabs are open, or whether a kernel computes, as its API tells."""
+        """Return how many tabs are open, or whether a kernel computes, from its API."""
         if self._process is None:
             return 0
         from http.client import HTTPException

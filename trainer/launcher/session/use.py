@@ -35,7 +35,7 @@ def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> 
 
 
 def typed(terminals: Path, device: int) -> float:
-    """Return how many seconds ago somebody has typed on a terminal; 0 if nothing tells."""
+    """Return how many seconds ago somebody has typed on a terminal; 0 if unknown."""
     # proc(5), tty_nr: the minor number is in bits 31 to 20 and 7 to 0.
     number = device & 0xFF | device >> 12 & 0xFFF00
     with suppress(OSError):
@@ -58,7 +58,7 @@ def gpus_compute() -> bool | None:
 
 
 def processor_seconds() -> float:
-    """Return the seconds that this container has spent on processors; 0 if nothing tells."""
+    """Return the seconds that this container has spent on processors; 0 if unknown."""
     with suppress(OSError, ValueError):
         for line in (CGROUP / "cpu.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -70,7 +70,7 @@ def processor_seconds() -> float:
 
 
 class Sight(NamedTuple):
-    """What was seen of a session's use; times are monotonic."""
+    """The observed use of a session; times are monotonic."""
 
     at: float
     used: float  # When it was last in use.

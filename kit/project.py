@@ -12,7 +12,7 @@ from kit.memory import collection_paused
 from kit.model import EngineName, Inventory
 from kit.paths import Paths
 from kit.plan.make import make_plan
-from kit.targets.lower import lower
+from kit.targets.lower import has_data_services, lower
 from kit.targets.lowered import Lowered
 
 
@@ -67,5 +67,12 @@ def lowered_with(
         FaultsError: They do not fit the hosts, or conflict with each other.
     """
     with collection_paused():
-        plan = make_plan(inventory, project.jobs, project.lock, project.servers)
-        return lower(plan, engine or inventory.engine)
+        engine = engine or inventory.engine
+        plan = make_plan(
+            inventory,
+            project.jobs,
+            project.lock,
+            project.servers,
+            data_services=has_data_services(engine),
+        )
+        return lower(plan, engine)

@@ -16,6 +16,8 @@ import yaml
 from docs.generate import recordings, story
 from docs.generate.pages import DECISIONS, pages
 from kit.cli import COMMANDS, cli
+from kit.doctor.checks.losses import HARDWARE_XIDS
+from kit.doctor.host_codes import XID
 from tests.pages import DOCS, PAGES, anchors, blocks, first_cells, links, page
 from tests.sandbox import COMMAND, ROOT, Project
 from trainer import launcher
@@ -317,3 +319,10 @@ def test_messages_to_look_up_are_in_the_code() -> None:
         parts = [part.strip(" :;,()") for part in message.split("…")]
         if message not in FOREIGN:
             assert any(all(part in text for part in parts) for text in modules), message
+
+
+def test_the_xids_of_hardware_are_those_of_kit_doctor() -> None:
+    monitoring = page("docs/how-to/monitoring.md").partition("### KitGpuXid")[2]
+    sentences = XID.remedy, re.findall(r"[^.]* are faults of hardware", monitoring)[0]
+    for sentence in sentences:
+        assert {int(each) for each in re.findall(r"\d+", sentence)} == set(HARDWARE_XIDS)

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ from kit.plan.traffic import BUCKET, FIRST_BUCKET, last_bucket
 from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
 from kit.rendered import program_text
-from kit.runtime.status import LogLine
+from kit.runtime.status import LogLine, State
 from tests.sandbox import Project, kit_process
 from trainer.contract import event_lines, events
 from trainer.contract.gpus import sheet_of
@@ -371,6 +372,8 @@ def test_a_step_of_an_earlier_run_is_read_from_its_epochs(project: Project) -> N
     mixed = plan_of(project, 1, "[{index: 0, model: A100}, {index: 1, model: GTX}]")
     with pytest.raises(InputError, match="runs on A100, GTX"):
         from_run(mixed, [line(1000, 0.25)])
+    with pytest.raises(InputError, match="does not say of which model the GPUs of job j are"):
+        from_run(plan_of(project, 1, "2"), [line(1000, 0.25)])
 
 
 def test_the_container_gets_its_gpus_and_a_mount_that_is_there(tmp_path: Path) -> None:
@@ -467,7 +470,15 @@ def test_a_program_that_does_not_start_says_why() -> None:
     assert "n1: its container ended: no such image" in str(error)
 
 
-def test_a_step_is_measured_on_this_machine(project: Project) -> None:
+def running() -> SimpleNamespace:
+    """Return a target with a job that runs."""
+    status = SimpleNamespace(job="digits", state=State.RUNNING)
+    return SimpleNamespace(status=lambda: (status,), on_hosts=False, tied_to_terminal=True)
+
+
+def test_a_step_is_measured_on_this_machine(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digits = "image: i\ntrain: {dataset: digits, model: cnn, epochs: 2, batch_size: 32}\n"
     project.write(inventory(1, engine="local"), {"digits": digits})
     done = kit_process(project.folder, "bench", "step", "digits", "--seconds", "0.5")
@@ -483,8 +494,12 @@ def test_a_step_is_measured_on_this_machine(project: Project) -> None:
     refused = project.kit("bench")
     assert refused.status == 2
     assert "there are no other hosts to measure" in refused.err
+    monkeypatch.setattr("kit.commands.bench.target_for", lambda *_: running())
+    (project.folder / "compose" / "c").mkdir(parents=True)
+    beside = project.kit("bench", "step", "digits")
+    assert (beside.status, "digits runs, and measuring would slow it" in beside.err) == (2, True)
+    unknown = project.kit("bench", "step", "digit")
+    assert (unknown.status, "there is no job digit" in unknown.err) == (2, True)
     project.write(inventory(1, engine="local"), {"digits": digits + "parallel: {data: 1}\n"})
     divided = project.kit("bench", "step", "digits")
     assert (divided.status, "divided: one GPU has no step of it" in divided.err) == (2, True)
-    unknown = project.kit("bench", "step", "digit")
-    assert (unknown.status, "there is no job digit" in unknown.err) == (2, True)

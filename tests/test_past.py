@@ -126,3 +126,17 @@ def test_lines_of_a_run_are_printed_though_hosts_are_missing(lab: Project) -> No
     assert "@kit" not in shown.out
     for missing in ("pc2: ", "pc3: no log collector runs there", "pc4 is not in the inventory"):
         assert f"note: lines of a host are missing: {missing}" in shown.err
+
+
+def test_the_message_without_kept_lines_names_the_given_option(project: Project) -> None:
+    project.write(INVENTORY.replace("engine: compose", "engine: local")).rendered()
+    for option in (("--since", "yesterday"), ("--run", "2")):
+        refused = project.kit("logs", "digits", *option)
+        assert (refused.status, f"leave out {option[0]}:" in refused.err) == (2, True)
+
+
+def test_a_project_without_rendered_files_is_named(project: Project) -> None:
+    refused = project.write().kit("status")
+    assert refused.status == 2
+    assert "nothing is rendered yet" in refused.err
+    assert "run `kit render`" in refused.err

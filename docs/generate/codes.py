@@ -24,7 +24,13 @@ against the fault that it names, made in a real Swarm:
 def troubleshooting_page() -> str:
     """Return the page with its handwritten part as it is."""
     before = (ROOT / PAGE).read_text(encoding="utf-8").partition(MARK)[0]
-    return f"{before}{MARK}{HEAD}" + "".join(map(_entry, CODES.values()))
+    return f"{before}{MARK}{HEAD}" + "".join(map(_entry, sorted(CODES.values(), key=_place)))
+
+
+def _place(code: Code) -> tuple[int, str]:
+    """Return the place of a code: families in the order of the checks, each by number."""
+    families = list(dict.fromkeys(each.rpartition("-")[0] for each in CODES))
+    return families.index(code.id.rpartition("-")[0]), code.id
 
 
 def _entry(code: Code) -> str:

@@ -155,7 +155,12 @@ def from_run(job: JobPlan, lines: Iterable[LogLine]) -> StepTime:
     Raises:
         InputError: The GPUs differ, the batch is unknown, or no epoch was printed.
     """
-    models = {gpu.model or gpu.title for each in job.placements for gpu in each.gpus}
+    gpus = [gpu for each in job.placements for gpu in each.gpus]
+    models = {gpu.model or gpu.title for gpu in gpus}
+    if len(models) > 1 and not any(gpu.model for gpu in gpus):
+        what = f"the inventory does not say of which model the GPUs of job {job.name} are"
+        fix = "write it: `gpus: [{index: 0, model: TITAN RTX}, {index: 1, model: TITAN RTX}]`"
+        raise InputError(what, f"{fix}, or measure: kit bench step {job.name}")
     if len(models) > 1:
         what = f"job {job.name} runs on {', '.join(sorted(models))}: their steps differ"
         raise InputError(what, f"measure each: kit bench step {job.name}")

@@ -144,12 +144,14 @@ def _hosts(lowered: Lowered, names: Sequence[str]) -> list[Host]:
 
 def _require_idle(lowered: Lowered, paths: Paths, *, anyway: bool) -> None:
     """Refuse to measure beside running jobs: both would be slowed."""
-    if anyway or not lowered.on_hosts:
+    if anyway:
         return
     tree = paths.tree(lowered.cluster)
     if not tree.exists():
         return  # Nothing was deployed from here.
     target = target_for(lowered.engine, lowered.cluster, tree)
+    if not (target.on_hosts or target.tied_to_terminal):
+        return  # Pods run on other machines than the measurement.
     try:
         running = [status.job for status in target.status() if status.state not in ENDED]
     except KitError as error:

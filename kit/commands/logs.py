@@ -66,7 +66,8 @@ def command(
 ) -> None:
     """Print what the hosts of JOBS (default: all) have printed, with host and rank.
 
-    The lines of all hosts are in the order of time. With `monitoring: {logs: 30d}`, the hosts keep
+    The lines of all hosts are in the order of time; with engine local, the lines of one host
+    follow those of another. With `monitoring: {logs: 30d}`, the hosts keep
     the lines of containers that are gone: kit reads these for a day, a run, or an ended job.
     """
     begin, kept = _begin(since, time.time())

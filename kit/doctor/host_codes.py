@@ -215,8 +215,8 @@ XID = Code(
     "KIT-GPU-011",
     "no XID error since the start",
     "The driver has logged an error (XID) of a GPU.",
-    "Look up the number in NVIDIA's XID catalogue. For 48, 63, 64, 74, 79, 92, 94 and 95: reset or "
-    "replace the GPU.",
+    "Look up the number in NVIDIA's XID catalogue. For 48, 62, 63, 64, 74, 79, 92, 94, 95, 119 and "
+    "120: reset or replace the GPU.",
 )
 ECC = Code(
     "KIT-GPU-012",

@@ -40,17 +40,21 @@ def make_plan(
     jobs: Sequence[Job],
     lock: Lock | None = None,
     servers: Sequence[Server] = (),
+    *,
+    data_services: bool = True,
 ) -> Plan:
     """Decide hosts, GPUs, ranks, batch sizes and names.
 
-    `lock` holds the digests of the pinned images; None if there is no lock.
+    `lock` holds the digests of the pinned images; None if there is no lock. Without
+    `data_services`, the target rejects data sets: a host with the role storage would not help.
 
     Raises:
         FaultsError: The jobs do not fit the inventory, or conflict with each other.
     """
     allocated = allocate(inventory, jobs, servers)
     faults = [*allocated.faults]
-    faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
+    faults += server_faults(inventory, servers, jobs)
+    faults += data_faults(inventory, jobs) if data_services else ()
     faults += session_faults(jobs, allocated.training)
     faults += notify_faults(inventory, jobs)
     faults += queue_faults(inventory, jobs, allocated.training)

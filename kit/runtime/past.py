@@ -54,7 +54,7 @@ class Past:
         Raises:
             KitError: A name or a number is not in the history, or no host gives lines.
         """
-        self._check()
+        self._check("--since" if run is None else "--run")
         known = list(dict.fromkeys(each.job for each in self.history))
         for name in names:
             if name not in known:
@@ -77,7 +77,7 @@ class Past:
         Raises:
             KitError: No host gives lines.
         """
-        self._check()
+        self._check("the number of the run")
         times = [begins(each) for each in self.history if each.job in names]
         kept = self._read(names, Span(min(times, default=0.0), math.inf), events=True)
         return by_run(kept.logs, self.history)
@@ -98,11 +98,10 @@ class Past:
                 return ()
         return self.events_of([name]).get((name, self.last(name)), ())
 
-    def _check(self) -> None:
+    def _check(self, option: str) -> None:
         if not self._target.on_hosts:
-            raise InputError(
-                "no lines are kept with engine local", "leave out --run; `kit logs JOB`"
-            )
+            what = "kit keeps no lines of earlier runs with engine local and kubernetes"
+            raise InputError(what, f"leave out {option}: `kit logs JOB` prints the last run")
 
     def _read(self, names: Sequence[str], span: Span, *, events: bool) -> Kept:
         hosts = rendered(self._tree).hosts

@@ -89,6 +89,9 @@ def rendered(tree: Path) -> Rendered:
         own = plan.get("kubernetes")
         kubernetes = Kubernetes(**own) if own else None
         needs = {job["name"]: _needs(job["data"]) for job in plan["jobs"] if "data" in job}
+    except FileNotFoundError:
+        what = f"nothing is rendered yet: {tree} has no plan.json"
+        raise InputError(what, "run `kit render`") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None

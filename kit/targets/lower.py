@@ -39,6 +39,11 @@ def lower(plan: Plan, engine: EngineName) -> Lowered:
     return lowers(plan, make_parts(plan, addressing(plan)))
 
 
+def has_data_services(engine: EngineName) -> bool:
+    """Return whether data services run under a target; without them, its `lower` rejects data."""
+    return engine is not EngineName.KUBERNETES
+
+
 def platform_of(plan: Plan, engine: EngineName) -> dict[str, tuple[Host, int]]:
     """Return the services for people that kit runs on one host, with that host and the port."""
     addressing, _ = TARGETS[engine]

@@ -485,6 +485,11 @@ REFUSED = {
         "hosts.n2.gpus: .*no spares.*hosts: {min",
     ),
     "named GPUs": (ONE, JOB + "hosts: {gpus: {n1: [0]}}\n", "digits.yaml:7: hosts.gpus: .*names"),
+    "data sets": (
+        ONE + "  n2: {address: 10.0.0.2, gpus: 1}\n",
+        JOB + "data: [cifar10]\n",
+        "^(?!.*role).*digits.yaml:7: data: kit starts no data services .*mount a volume claim",
+    ),
     "session": (ONE, "image: a\nsession: {}\n", "session: .*engine: swarm"),
     "queue": (ONE, JOB + "queue: {owner: anna}\n", "digits.yaml:7: queue: .*kit deploy"),
     "bind": (ONE, JOB + "mounts: [{bind: /srv, to: /data}]\n", r"mounts\[0\].bind: .*volume claim"),

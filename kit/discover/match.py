@@ -123,7 +123,7 @@ def _address(facts: HostFacts, login: str, fast: str | None) -> str:
     the interface that SSH reached, on that of the default route, on a network card.
 
     Raises:
-        KitError: The host tells no address.
+        KitError: The host has no address.
     """
     own = [(each, address.ip) for each in _in_order(facts) for address in each.ipv4]
     in_fast = (

@@ -140,7 +140,7 @@ def _refuse_fresh(work: Workload, found: Namespace) -> None:
 
 
 def _replaced(work: Workload, found: Namespace, want: Wanted, *, fresh: bool) -> str:
-    """Return why a workload starts anew; "" if it runs from the same file."""
+    """Return why a workload starts again; "" if it runs from the same file."""
     works = found.working(work.stack)
     if not works:
         return "it is not deployed"

@@ -78,7 +78,7 @@ class Pod:
     `hosts` are the nodes that may run it; none: any node, with GPUs of the `product` unless it is
     "". `apart`: a node runs at most one. `gpus` are those of
     each pod. `limits` and `requests` are quantities by resource. `linger` are the seconds in which
-    it still answers before it is told to end, within `grace`, None for the default.
+    it still answers before it receives SIGTERM, within `grace`, None for the default.
     """
 
     part: Part

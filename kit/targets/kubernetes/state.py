@@ -26,7 +26,7 @@ class Object:
     `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why, or why a
     Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
     a Job that may fail for good. `waits`: the Job is suspended. `rolls`: pods of the Deployment's
-    former template are there, or it has not been seen yet.
+    former template still run, or nobody has seen it yet.
     """
 
     kind: str
@@ -106,7 +106,7 @@ class Namespace:
         return tuple(each for each in self.working(stack) if each.kind == "Job")
 
     def coordinators(self, stack: str) -> tuple[Object, ...]:
-        """Return the Job at which the hosts of a workload meet, if it is there."""
+        """Return the Job at which the hosts of a workload meet, if it exists."""
         own = {each.name for each in self.jobs(stack)}
         return tuple(each for each in self.of(stack) if each.kind == "Job" and each.name not in own)
 
@@ -126,7 +126,7 @@ class Namespace:
 
     @property
     def lacks_pods(self) -> bool:
-        """Whether a Job that goes on has fewer pods than it wants."""
+        """Whether a Job that continues has fewer pods than it wants."""
         stacks = {each.stack for each in self.objects if each.kind == "Job" and not each.ended}
         return any(
             sum(each.replicas for each in self.jobs(stack)) > len(self.pods_of(stack))

@@ -82,7 +82,7 @@ class KubernetesTarget:
         steps = self._steps(workloads, objects, fresh=fresh)
         replaced = {step.stack for step in steps if isinstance(step, EndJobs)}
         for step in steps:
-            # The API server would refuse another template of a Job that is there.
+            # The API server would refuse another template of an existing Job.
             if isinstance(step, Apply) and step.stack not in replaced:
                 words = (*APPLY, "--dry-run=server", "--filename=-")
                 self._kubectl.run(*words, stdin=listed(objects[step.stack]), seconds=APPLIED)

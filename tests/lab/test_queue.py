@@ -144,7 +144,8 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     wait_for(lambda: sizes(operator) == {"long": 2, "short": 1}, "the host to be used again")
     wait_for(lambda: world(operator, "long") == 2, "the first one to have grown")
     assert operator.status("long")["restarts"] == 0
-    goes_on = re.findall(r"goes? on at step (\d+)", operator.kit("logs", "long"))
+    goes_on = re.findall(r"continues? at step (\d+)", operator.kit("logs", "long"))
+    assert goes_on
     assert list(map(int, goes_on)) == sorted(map(int, goes_on))
     # On the host itself: by its program, and by a process on its GPU.
     operator.kit("host", "prepare", taken, "--run", "--yes")

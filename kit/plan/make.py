@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from kit.errors import FaultsError
+from kit.errors import Fault, FaultsError
 from kit.jobs import Framework, Job
 from kit.model import Inventory, Lock
 from kit.plan import storage
-from kit.plan.allocate import allocate
+from kit.plan.allocate import Allocation, allocate
 from kit.plan.architectures import architecture_faults, images_of, mixed_notes
 from kit.plan.data import data_faults, data_plan
 from kit.plan.division import division
@@ -52,15 +52,7 @@ def make_plan(
         FaultsError: The jobs do not fit the inventory, or conflict with each other.
     """
     allocated = allocate(inventory, jobs, servers)
-    faults = [*allocated.faults]
-    faults += server_faults(inventory, servers, jobs)
-    faults += data_faults(inventory, jobs) if data_services else ()
-    faults += session_faults(jobs, allocated.training)
-    faults += notify_faults(inventory, jobs)
-    faults += queue_faults(inventory, jobs, allocated.training)
-    names = [[(each.name, each.image) for each in work] for work in (jobs, servers)]
-    faults += architecture_faults(lock, images_of(allocated, *names))
-    if faults := [*faults, *division_faults(jobs, allocated.training)]:
+    if faults := [*_faults(inventory, jobs, servers, lock, allocated, data_services)]:
         raise FaultsError(faults)
     plans = [
         _job_plan(inventory, lock, job, placements, spares)
@@ -97,6 +89,25 @@ def make_plan(
         ipv6=any(":" in host.address for host in inventory.hosts),
         kubernetes=inventory.kubernetes,
     )
+
+
+def _faults(
+    inventory: Inventory,
+    jobs: Sequence[Job],
+    servers: Sequence[Server],
+    lock: Lock | None,
+    allocated: Allocation,
+    data_services: bool,
+) -> Iterator[Fault]:
+    yield from allocated.faults
+    yield from server_faults(inventory, servers, jobs)
+    yield from data_faults(inventory, jobs) if data_services else ()
+    yield from session_faults(jobs, allocated.training)
+    yield from notify_faults(inventory, jobs)
+    yield from queue_faults(inventory, jobs, allocated.training)
+    names = [[(each.name, each.image) for each in work] for work in (jobs, servers)]
+    yield from architecture_faults(lock, images_of(allocated, *names))
+    yield from division_faults(jobs, allocated.training)
 
 
 def _job_plan(

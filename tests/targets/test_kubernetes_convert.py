@@ -54,6 +54,14 @@ def test_an_inventory_becomes_one_that_renders(project: Project) -> None:
     assert found == {"engine", "hosts.pc1.gpus", "checkpoint", "secrets", "port"}
 
 
+def test_a_server_without_a_gpu_comes_along_too(project: Project) -> None:
+    project.write(
+        SWARM.replace("use: inference", "use: training"), {"digits": JOB}, {"digits": SERVER}
+    )
+    result = project.kit(*TO, "--dry-run")
+    assert ("serve/digits.yaml:1", "comes along", "idle: it has no GPU") in rows(result.out)
+
+
 def test_what_cannot_come_along_has_its_line_and_stays(project: Project) -> None:
     inventory = SWARM + "monitoring: {retention: 30d}\n"
     project.write(inventory, {"digits": JOB + "queue: {owner: anna}\n"})

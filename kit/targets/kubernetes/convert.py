@@ -70,7 +70,7 @@ def notes(plan: Plan, settings: Kubernetes) -> Iterator[Note]:
             yield from _of_host(host, divided=host.name in divided)
     for job in plan.jobs:
         yield from _of_job(job, settings)
-    for server in plan.serving:
+    for server in plan.servers:
         yield from _of_server(server, settings)
 
 
@@ -101,7 +101,8 @@ def _of_job(plan: JobPlan, settings: Kubernetes) -> Iterator[Note]:
 
 
 def _of_server(plan: ServerPlan, settings: Kubernetes) -> Iterator[Note]:
-    yield Note(plan.name, (), Verdict.SAME, f"a Deployment of {len(plan.placements)}")
+    what = f"a Deployment of {len(plan.placements)}" if plan.placements else "idle: it has no GPU"
+    yield Note(plan.name, (), Verdict.SAME, what)
     url = f"http://{service_names(plan.name, settings.namespace)[0]}:{plan.server.port}"
     what = f"one address in the cluster for all hosts, {url}; clients outside need an Ingress"
     yield Note(plan.name, ("port",), Verdict.CHANGES, what)

@@ -49,11 +49,11 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 
 # Joined by kit from modules of the trainer: launcher/__init__.py, contract/mark.py,
 # contract/script.py, contract/code.py, contract/notify.py, contract/allocation.py,
-# launcher/output.py, launcher/errors.py, launcher/program.py, launcher/settings.py,
-# launcher/process.py, launcher/waiting.py, launcher/container.py, launcher/disk.py,
-# launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py, launcher/network.py,
-# launcher/checks.py, launcher/failures.py, group/messages.py, group/spent.py, group/notices.py,
-# group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
+# contract/exits.py, launcher/output.py, launcher/errors.py, launcher/program.py,
+# launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
+# launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/interfaces.py,
+# launcher/network.py, launcher/checks.py, launcher/failures.py, group/messages.py, group/spent.py,
+# group/notices.py, group/knowledge.py, group/decisions.py, group/server.py, launcher/rounds.py,
 # launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/connections.py,
 # launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
 # launcher/limits.py, launcher/host_agent.py, launcher/agent.py, launcher/run.py, launcher/tell.py,
@@ -250,6 +250,14 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
         return None
     priority, gpus = (int(environ.get(name) or 0) for name in ("KIT_PRIORITY", "KIT_NPROC"))
     return Allocation(owner, priority, gpus, float(since), float(environ.get("KIT_WAITED") or 0))
+
+
+# -------- contract/exits.py
+# Exit statuses of the trainer's programs that kit knows, beside 0, 1 and 2.
+
+NOT_OVER = 75
+"""The coordinator has ended before its job: an engine moves it, or hosts will start the job again.
+An engine that restarts failed programs only must start it again (EX_TEMPFAIL of sysexits.h)."""
 
 
 # -------- launcher/output.py
@@ -2188,6 +2196,8 @@ TICK = 0.1
 """Seconds between two looks at the clock."""
 HELD = 660.0
 """Seconds for which the coordinator of a run that is over stays while notices are being sent."""
+FAREWELL = 2.0
+"""Seconds by which a signal may reach this process before it reaches the hosts."""
 
 
 class Server:
@@ -2205,7 +2215,10 @@ class Server:
         self._came = False  # Whether any host has connected.
 
     async def serve(self, listener: socket.socket) -> int:
-        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
+        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
+
+        After a signal, serve hosts that were asked to end, too: their last checkpoint needs it.
+        """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def stop(number: int) -> None:
@@ -2217,13 +2230,25 @@ class Server:
         server = await asyncio.start_server(self._host, sock=listener, limit=LONGEST)
         watch = asyncio.create_task(self._watch(stop))
         try:
-            return await stopped
+            received = await stopped
+            if received:
+                await self._see_off()
+            return received
         finally:
             watch.cancel()
             server.close()
             for writer in self._writers.values():
                 writer.close()
             await served(self._serving)
+
+    async def _see_off(self) -> None:
+        """Return when no host is there, or none of them ends."""
+        began = time.monotonic()
+        while self._seen:
+            ends = any(report.stops for report in self._decisions.hosts.values())
+            if not ends and time.monotonic() - began > FAREWELL:
+                return
+            await asyncio.sleep(TICK)
 
     async def _watch(self, stop: Callable[[int], None]) -> None:
         """Look for silent hosts, and for the end of the run."""
@@ -5570,7 +5595,8 @@ def serve_rendezvous() -> int:
 def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     """Serve only at the own address, until the run is over or a signal arrives.
 
-    Return an exit code that lets every engine start it again unless the run is `final`.
+    Return the exit code: NOT_OVER unless the run is `final`. A signal ends it also when its host is
+    drained, while the training continues.
     """
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
@@ -5581,7 +5607,7 @@ def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     received = asyncio.run(serve_and_notify(decisions, listener))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the {name} on {reason}")
-    return 0 if received or final() else FAILURE
+    return 0 if final() else NOT_OVER
 
 
 async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:

@@ -56,6 +56,8 @@ KEEPER_FILE = "keeper.py"
 MOUNTED_KEEPER = "/kit/keeper.py"
 """The keeper of a script's files, beside the launcher."""
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
+LAST_WORDS = 10
+"""Seconds in which a coordinator sends what notices are left, when its hosts have ended."""
 UPDATE = Update(at_once=True, pause=True)
 """A change of one host of a job changes all."""
 
@@ -183,9 +185,13 @@ def _rendezvous(
         configs=mounted,
         secrets=notify_secrets(job),
         limits=RENDEZVOUS_LIMITS,
+        grace=job.job.stop_grace + LAST_WORDS,
         update=UPDATE,
         about=_about(job, rendezvous, host_network=host_network),
-        why={"user": "It needs only a port of its host."},
+        why={
+            "user": "It needs only a port of its host.",
+            "stop_grace_period": "When all end at once, it serves the hosts until they have saved.",
+        },
     )
 
 

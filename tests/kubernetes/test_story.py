@@ -162,6 +162,12 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     assert "runs already" in story.kit("deploy", "digits").out
     assert "train" in story.kit("shell", "digits", "--", "cat", "/proc/1/cmdline").out
 
+    # As when its node is drained: without another coordinator, no host would join below.
+    meets = ("-n", story.namespace, "get", "pods", "-l", "job-name=train-digits-rendezvous")
+    first = kubectl(*meets, "-o", "name")
+    kubectl("-n", story.namespace, "delete", first.strip())
+    await_that(lambda: kubectl(*meets, "-o", "name") not in {"", first})
+    await_that(lambda: kubectl(*meets, "-o=jsonpath={.items[*].status.phase}") == "Running")
     lost = story.hosts[-1]
     pods = kubectl("-n", story.namespace, "get", "pods", "-o", "json")["items"]
     (pod,) = [

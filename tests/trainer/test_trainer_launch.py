@@ -10,7 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,10 @@ import pytest
 from kit.workload.variables import FAULT_VARIABLES
 from tests.ports import free_port
 from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job, write_programs
+from trainer.contract.exits import NOT_OVER
 from trainer.core.job import torch_fault
-from trainer.group.messages import Group, Member
+from trainer.group.messages import REPORT_EVERY, Group, Member, Report, encode
+from trainer.group.server import FAREWELL
 from trainer.launcher import container, network
 from trainer.launcher.container import available_cores
 from trainer.launcher.disk import unchangeable
@@ -585,8 +590,44 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
         assert "cannot be served" in second.text
         assert "Traceback" not in second.text
         server.process.send_signal(ending)
-        assert server.wait() == 0
+        # Its host may be drained while the training continues: an engine must start it again.
+        assert server.wait() == NOT_OVER
         assert server.text.endswith(f"ends the {kind} on {ending.name}\n")
+
+
+def test_the_coordinator_serves_hosts_that_end_with_it(tmp_path: Path) -> None:
+    with hosts(tmp_path, cold=True) as local:
+        endpoint = local.rendezvous()
+        server = local.tasks[0]
+        server.expect("serves the coordinator")
+        with socket.create_connection(parse_endpoint(endpoint)) as host:
+            trains = Report("n1-1", "n1", 1, generation=1, members=("n1-1",))
+            host.sendall(encode(trains))
+            server.expect("n1 is here")
+            server.process.send_signal(signal.SIGTERM)
+            # Both were asked to end: it tells the host when, which saves meanwhile.
+            host.sendall(encode(replace(trains, leaving=True, stops=True)))
+            server.expect("group 1 leaves after a step: n1 ends")
+            for _ in range(int(2 * FAREWELL / REPORT_EVERY)):
+                host.sendall(encode(replace(trains, leaving=True, stops=True)))
+                time.sleep(REPORT_EVERY)
+            assert server.process.poll() is None
+        assert server.wait() == NOT_OVER
+
+
+def test_the_coordinator_leaves_hosts_that_continue(tmp_path: Path) -> None:
+    with hosts(tmp_path, cold=True) as local:
+        endpoint = local.rendezvous()
+        server = local.tasks[0]
+        server.expect("serves the coordinator")
+        with socket.create_connection(parse_endpoint(endpoint)) as host:
+            trains = Report("n1-1", "n1", 1, generation=1, members=("n1-1",))
+            server.process.send_signal(signal.SIGTERM)
+            while server.process.poll() is None:
+                with suppress(OSError):
+                    host.sendall(encode(trains))
+                time.sleep(REPORT_EVERY)
+        assert server.wait() == NOT_OVER
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 PROGRAMS = {
     "launch.py": (
         *("launcher/__init__.py", "contract/mark.py", "contract/script.py", "contract/code.py"),
-        *("contract/notify.py", "contract/allocation.py"),
+        *("contract/notify.py", "contract/allocation.py", "contract/exits.py"),
         *("launcher/output.py", "launcher/errors.py", "launcher/program.py"),
         *("launcher/settings.py", "launcher/process.py", "launcher/waiting.py"),
         "launcher/container.py",

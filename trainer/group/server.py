@@ -29,6 +29,8 @@ TICK = 0.1
 """Seconds between two looks at the clock."""
 HELD = 660.0
 """Seconds for which the coordinator of a run that is over stays while notices are being sent."""
+FAREWELL = 2.0
+"""Seconds by which a signal may reach this process before it reaches the hosts."""
 
 
 class Server:
@@ -46,7 +48,10 @@ class Server:
         self._came = False  # Whether any host has connected.
 
     async def serve(self, listener: socket.socket) -> int:
-        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
+        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
+
+        After a signal, serve hosts that were asked to end, too: their last checkpoint needs it.
+        """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def stop(number: int) -> None:
@@ -58,13 +63,25 @@ class Server:
         server = await asyncio.start_server(self._host, sock=listener, limit=LONGEST)
         watch = asyncio.create_task(self._watch(stop))
         try:
-            return await stopped
+            received = await stopped
+            if received:
+                await self._see_off()
+            return received
         finally:
             watch.cancel()
             server.close()
             for writer in self._writers.values():
                 writer.close()
             await served(self._serving)
+
+    async def _see_off(self) -> None:
+        """Return when no host is connected, or none of them ends."""
+        began = time.monotonic()
+        while self._seen:
+            ends = any(report.stops for report in self._decisions.hosts.values())
+            if not ends and time.monotonic() - began > FAREWELL:
+                return
+            await asyncio.sleep(TICK)
 
     async def _watch(self, stop: Callable[[int], None]) -> None:
         """Look for silent hosts, and for the end of the run."""

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from trainer.contract.exits import NOT_OVER
 from trainer.group.decisions import Decisions
 from trainer.group.notices import Notices
 from trainer.group.server import Server
 from trainer.launcher.courier import LAST_TRIES, Courier
-from trainer.launcher.errors import FAILURE, MISTAKE
+from trainer.launcher.errors import MISTAKE
 from trainer.launcher.network import listen, own_address
 from trainer.launcher.output import say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
@@ -48,7 +49,8 @@ def serve_rendezvous() -> int:
 def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     """Serve only at the own address, until the run is over or a signal arrives.
 
-    Return an exit code that lets every engine start it again unless the run is `final`.
+    Return the exit code: NOT_OVER unless the run is `final`. A signal ends it also when its host is
+    drained, while the training continues.
     """
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
@@ -59,7 +61,7 @@ def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     received = asyncio.run(serve_and_notify(decisions, listener))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the {name} on {reason}")
-    return 0 if received or final() else FAILURE
+    return 0 if final() else NOT_OVER
 
 
 async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:

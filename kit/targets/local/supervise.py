@@ -21,6 +21,7 @@ from kit.targets.local.folder import JobFolder, Run
 from kit.targets.local.lower import Process
 from kit.workload.notify import NOTIFY
 from kit.workload.types import Role
+from trainer.contract.exits import NOT_OVER
 
 POLL = 0.05
 """Seconds between two checks of the processes."""
@@ -99,7 +100,12 @@ class Supervisor:
             self._message = f"{process.host} {_meaning(code)}; its output: {process.log}"
             return State.FAILED
         broken = next(
-            (c for p, c in self._children if p.part == Role.RENDEZVOUS and c.poll()), None
+            (
+                child
+                for process, child in self._children
+                if process.part == Role.RENDEZVOUS and child.poll() not in {None, 0, NOT_OVER}
+            ),
+            None,
         )
         if broken is not None and living:
             log = self._run.processes[0].log

@@ -153,7 +153,8 @@ class Kubernetes:
     the name of a Secret in the `namespace`. `storage_class` is None for the cluster's default,
     `storage_size` is in bytes, `storage_access` an access mode of claims. `deployers` may run kit.
     `pool`: hosts are any nodes, with GPUs of the `product` unless it is None. `queue` and
-    `priority_class` are Kueue's, None without it.
+    `priority_class` are Kueue's, None without it. `job_kind` is the kind of object that trains:
+    `Job`, `JobSet` or `TrainJob`. `device_class` is that of NVIDIA's DRA driver, None without it.
     """
 
     context: str | None
@@ -168,6 +169,8 @@ class Kubernetes:
     product: str | None = None
     queue: str | None = None
     priority_class: str | None = None
+    job_kind: str = "Job"
+    device_class: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

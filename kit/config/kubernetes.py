@@ -187,6 +187,17 @@ class KubernetesSection(Section):
     priority_class: ObjectName | None = Field(
         None, description="WorkloadPriorityClass of Kueue for the jobs", examples=["research"]
     )
+    job_kind: Literal["Job", "JobSet", "TrainJob"] = Field(
+        "Job",
+        description="What a job is there: a `Job` of Kubernetes itself, a `JobSet`, or a "
+        "`TrainJob` of Kubeflow Trainer. The cluster must have the last two",
+    )
+    device_class: ObjectName | None = Field(
+        None,
+        description="DeviceClass of NVIDIA's DRA driver, which the cluster must have: a workload "
+        "that gets some GPUs of a host then gets those of the inventory, by `uuid:`",
+        examples=["gpu.nvidia.com"],
+    )
     deployers: Deployers | None = Field(
         None,
         description="People and programs that may run kit. `rbac.yaml` gives them the fewest "
@@ -211,6 +222,8 @@ def to_kubernetes(
         deployers=tuple(_subjects(section.deployers)),
         queue=section.queue,
         priority_class=section.priority_class,
+        job_kind=section.job_kind,
+        device_class=section.device_class,
         pool=nodes is not None,
         product=nodes.product if nodes else None,
     )

@@ -18,6 +18,11 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kubeflow_trainer_api.models import (
+    JobsetV1alpha2JobSet,
+    TrainerV1alpha1TrainingRuntime,
+    TrainerV1alpha1TrainJob,
+)
 
 from kit.targets.kubernetes.pods import literal
 from tests.sandbox import COMMAND, JOB, ROOT, SERVER, Project
@@ -27,6 +32,11 @@ with warnings.catch_warnings():  # Its own use of importlib.resources.
     import kubernetes_validate
 
 VERSION = "1.37"
+MODELS = {
+    "JobSet": JobsetV1alpha2JobSet,
+    "TrainJob": TrainerV1alpha1TrainJob,
+    "TrainingRuntime": TrainerV1alpha1TrainingRuntime,
+}
 Object = dict[str, Any]
 INVENTORY = """\
 cluster: lab
@@ -54,9 +64,34 @@ def of_kind(objects: list[Object], kind: str, name: str = "") -> Object:
     return found
 
 
+def job_sets(objects: list[Object]) -> Iterator[Object]:
+    """The JobSets, also those that a runtime of Kubeflow Trainer describes."""
+    for each in objects:
+        if each["kind"] == "JobSet":
+            yield each
+        if each["kind"] == "TrainingRuntime":
+            whole = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+            yield {**whole, "metadata": each["metadata"], **each["spec"]["template"]}
+
+
+def with_their_jobs(objects: list[Object]) -> list[Object]:
+    """The objects of the API itself: Jobs in place of what makes them."""
+    made = [
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {**job["template"]["metadata"], "name": job["name"]},
+            "spec": job["template"]["spec"],
+        }
+        for each in job_sets(objects)
+        for job in each["spec"]["replicatedJobs"]
+    ]
+    return [each for each in objects if each["kind"] not in MODELS] + made
+
+
 def pods(objects: list[Object]) -> Iterator[Object]:
     """The templates of pods."""
-    for each in objects:
+    for each in with_their_jobs(objects):
         if template := each["spec"].get("template"):
             yield template
 
@@ -79,10 +114,29 @@ def environment(template: Object) -> dict[str, Any]:
     }
 
 
+def lost(written: Any, read: Any, at: str = "") -> Iterator[str]:
+    """The fields that a model does not know: it leaves them out. Defaults may come to it."""
+    if isinstance(written, dict):
+        for key, value in written.items():
+            if key in read:
+                yield from lost(value, read[key], f"{at}.{key}")
+            else:
+                yield f"{at}.{key}"
+    elif isinstance(written, list):
+        for number, (value, other) in enumerate(zip(written, read, strict=True)):
+            yield from lost(value, other, f"{at}[{number}]")
+    elif written != read:
+        yield f"{at}: {written} became {read}"
+
+
 def hold_to_the_api(objects: list[Object]) -> None:
     """Compare objects with the schemas of the API, which admit no unknown fields."""
-    for each in objects:
+    for each in with_their_jobs(objects):
         kubernetes_validate.validate(each, VERSION, strict=True)
+    for each in [*(each for each in objects if each["kind"] in MODELS), *job_sets(objects)]:
+        read = MODELS[each["kind"]].from_dict(each)
+        assert read is not None
+        assert [*lost(each, read.to_dict())] == []
 
 
 @cache
@@ -131,6 +185,14 @@ def test_the_schemas_notice_a_wrong_field(project: Project) -> None:
         hold_to_the_api([job])
 
 
+def test_the_models_notice_a_wrong_field(project: Project) -> None:
+    inventory = INVENTORY.replace("training}", "training, job_kind: JobSet}")
+    (job_set,) = job_sets(manifests(project.write(inventory).rendered()))
+    job_set["spec"]["startUpPolicy"] = {"startupPolicyOrder": "InOrder"}
+    with pytest.raises(AssertionError, match="startUpPolicy"):
+        hold_to_the_api([job_set])
+
+
 def _machines(draw: st.DrawFn, hosts: int) -> Iterator[str]:
     """Hosts with names, or a pool."""
     if draw(st.booleans()):
@@ -158,6 +220,8 @@ def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
         "image_pull_secret": ["registry-login", "a.b"],
         "storage_class": ["fast", "shared.example.com"],
         "storage_size": ["1GiB", "1.5TiB"],
+        "job_kind": ["JobSet", "TrainJob"],
+        "device_class": ["gpu.nvidia.com"],
     }.items():
         if draw(st.booleans()):
             section[key] = draw(st.sampled_from(values))
@@ -186,13 +250,14 @@ def test_random_clusters_are_valid(project: Project, files: tuple[str, str, str]
     inventory, job, server = files
     servers = {"digits": server} if server and "train:" in job else None
     result = project.write(inventory, {"digits": job}, servers).kit("render")
-    if "no host" in result.err or "no GPU" in result.err:  # All GPUs are for inference.
+    refused = ("no host", "no GPU", "of a TrainJob are alike")  # All GPUs are for inference, …
+    if any(words in result.err for words in refused):
         return
     assert result.status == 0, result.err
     objects = manifests(project.folder / "compose" / "lab")
     hold_to_the_api(objects)
     own = yaml.safe_load(job)["environment"]
-    found = environment(next(filter(trains, objects))["spec"]["template"])
+    found = environment(next(filter(trains, with_their_jobs(objects)))["spec"]["template"])
     assert found["GREETING"] == literal(own["GREETING"])
     assert found["on"] == "$$(HOME) $HOME"
     hold_to_pod_security(objects)
@@ -377,6 +442,71 @@ def test_jobs_wait_in_a_queue_of_kueue(project: Project) -> None:
         assert found == ({queue: "team-vision", priority: "research"} if trains(each) else {})
 
 
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+def test_a_job_is_one_object_with_its_coordinator(project: Project, kind: str) -> None:
+    inventory = POOL.replace("training}", f"training, job_kind: {kind}, queue: team-vision}}")
+    tree = project.write(inventory, {"digits": JOB + "hosts: {min: 2}\n"}).rendered()
+    objects = manifests(tree)
+    hold_to_the_api(objects)
+    kinds = {each["kind"] for each in objects}
+    assert kind in kinds
+    assert "Job" not in kinds
+    whole = of_kind(objects, kind)["metadata"]
+    assert whole["labels"]["kueue.x-k8s.io/queue-name"] == "team-vision"
+    (job_set,) = job_sets(objects)
+    made = {each["name"]: each["template"] for each in job_set["spec"]["replicatedJobs"]}
+    assert list(made) == ["rendezvous", "node"]
+    for each in made.values():
+        assert each["metadata"]["annotations"]["kit.owner"] == f"{kind.lower()}/train-digits"
+        assert "kueue.x-k8s.io/queue-name" not in each["metadata"]["labels"]
+    assert job_set["spec"]["successPolicy"]["targetReplicatedJobs"] == ["node"]
+    hosts = made["node"]["spec"]
+    assert (hosts["completions"], hosts["successPolicy"]["rules"]) == (3, [{"succeededCount": 2}])
+    meeting = environment(hosts["template"])["KIT_RENDEZVOUS"]
+    assert meeting == f"{of_kind(objects, 'Service')['metadata']['name']}:29400"
+    if kind == "TrainJob":  # What its webhooks look for.
+        assert container(hosts["template"])["name"] == "node"
+        step = made["node"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"]
+        assert step == "trainer"
+        assert of_kind(objects, kind)["spec"]["trainer"]["numNodes"] == 3
+
+
+def test_a_divided_host_gives_the_gpus_of_the_inventory_by_claims(project: Project) -> None:
+    """n1 and n2 are divided by UUID, n3 gives all that it has."""
+    inventory = """\
+cluster: lab
+engine: kubernetes
+kubernetes: {namespace: training, device_class: gpu.nvidia.com}
+hosts:
+  n1: {address: 10.0.0.1, gpus: [{uuid: GPU-a}, {uuid: GPU-b, use: inference}]}
+  n2: {address: 10.0.0.2, gpus: [{uuid: GPU-c}, {uuid: GPU-d, use: none}]}
+  n3: {address: 10.0.0.3, gpus: 1}
+"""
+    tree = project.write(inventory, {"digits": JOB}, {"digits": SERVER}).rendered()
+    objects = manifests(tree)
+    hold_to_the_api(objects)
+    claims = {
+        each["metadata"]["labels"]["app.kubernetes.io/instance"]: each
+        for each in objects
+        if each["kind"] == "ResourceClaimTemplate"
+    }
+    wanted = {"train-digits": "['GPU-a', 'GPU-c']", "serve-digits": "['GPU-b']"}
+    for stack, uuids in wanted.items():
+        (request,) = claims[stack]["spec"]["spec"]["devices"]["requests"]
+        ((chosen,), exactly) = (request["exactly"]["selectors"], request["exactly"])
+        assert (exactly["deviceClassName"], exactly["count"]) == ("gpu.nvidia.com", 1)
+        expression = chosen["cel"]["expression"]
+        assert expression == f"device.attributes['gpu.nvidia.com'].uuid in {uuids}"
+    named = of_kind(objects, "Job", "train-digits-1gpu-by-uuid")["spec"]["template"]
+    (claim,) = named["spec"]["resourceClaims"]
+    assert claim["resourceClaimTemplateName"] == claims["train-digits"]["metadata"]["name"]
+    assert container(named)["resources"] == {"claims": [{"name": claim["name"]}]}
+    whole = container(of_kind(objects, "Job", "train-digits-1gpu")["spec"]["template"])
+    assert whole["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+    rights = (tree / "rbac.yaml").read_text()
+    assert "resources: [resourceclaimtemplates]" in rights
+
+
 POOL = """\
 cluster: lab
 engine: kubernetes
@@ -467,6 +597,12 @@ REFUSED = {
         ONE.replace("gpus: 1", "gpus: 1, lend: {to: pool, weekdays: '19:00-08:00'}"),
         JOB,
         "n1.lend: .*leave it out",
+    ),
+    "a TrainJob of two sizes": (
+        ONE.replace("training}", "training, job_kind: TrainJob}")
+        + "  n2: {address: n2, gpus: 2}\n",
+        JOB,
+        "digits.yaml:1: hosts: .*have 1 or 2 GPUs.*gpus_per_host",
     ),
     "MIG": (ONE.replace("gpus: 1", "gpus: [{uuid: MIG-1}]"), JOB, r"gpus\[0\]: a MIG instance .*"),
     "split by UUID": (

@@ -47,11 +47,17 @@ FILES = {
 }
 TRAINS = Object("Job", STACK, STACK, "train", "new", 100.0, replicas=2, most_failed=1)
 MEETS = Object("Job", f"{STACK}-rendezvous", STACK, "rendezvous", "new", 100.0)
+SET = Object("JobSet", STACK, STACK, "train", "old", 100.0)
+MADE = tuple(
+    replace(each, name=name, file="old", owner=SET.title)
+    for each, name in ((TRAINS, f"{STACK}-node-0"), (MEETS, f"{STACK}-rendezvous-0"))
+)
+OF_A_SET = {STACK: Wanted("new", frozenset({SET.title}))}
 RUNS = Namespace((TRAINS, MEETS), ())
 
 
 def pod(node: str, **changes: Any) -> Pod:
-    whole = Pod(f"train-digits-{node}", STACK, "train", 0, node, "Running", 100.0, 1, 1)
+    whole = Pod(f"train-digits-{node}", STACK, "train", 0, node, "Running", 100.0, 1)
     return replace(whole, **{"began": True, "answers": True, **changes})
 
 
@@ -76,7 +82,7 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         Namespace((replace(TRAINS, file="old"), MEETS), ()),
         FILES,
         [
-            "end 1 Job of digits, its file has changed",
+            "end job/train-digits, its file has changed",
             "end the coordinator of digits, its file has changed",
             "apply train-digits, its file has changed",
         ],
@@ -84,7 +90,29 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
     "it has ended": (
         Namespace((replace(TRAINS, ended="Complete"),), ()),
         FILES,
-        ["end 1 Job of digits, it has ended", "apply train-digits, it has ended"],
+        ["end job/train-digits, it has ended", "apply train-digits, it has ended"],
+    ),
+    "a JobSet has changed": (
+        Namespace((*MADE, SET), ()),
+        OF_A_SET,
+        [
+            "end jobset/train-digits, its file has changed",
+            "apply train-digits, its file has changed",
+        ],
+    ),
+    "a JobSet has made no Jobs yet": (Namespace((replace(SET, file="new"),), ()), OF_A_SET, []),
+    "Jobs of a JobSet that is gone": (
+        Namespace(tuple(replace(each, file="new") for each in MADE), ()),
+        OF_A_SET,
+        ["apply train-digits, jobset/train-digits is missing"],
+    ),
+    "a Job in place of a JobSet": (
+        Namespace(MADE, ()),
+        FILES,
+        [
+            "end jobset/train-digits, its file has changed",
+            "apply train-digits, its file has changed",
+        ],
     ),
     "the coordinator was removed": (
         Namespace((TRAINS,), ()),
@@ -102,7 +130,7 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         ),
         FILES,
         [
-            "end 1 Job of digits, its file has changed",
+            "end job/train-digits, its file has changed",
             "end the coordinator of digits, its file has changed",
             "apply train-digits, its file has changed",
             "delete configmap/old, its file does not have them any more",
@@ -122,7 +150,7 @@ def test_a_fresh_start_deletes_the_claim_between_the_job_and_its_successor(
 ) -> None:
     ended = Namespace((replace(TRAINS, ended="Complete"), MEETS), ())
     assert told(decide(work[:1], ended, FILES, fresh=True)) == [
-        "end 1 Job of digits, --fresh",
+        "end job/train-digits, --fresh",
         "end the coordinator of digits, --fresh",
         "delete the checkpoints of digits, --fresh",
         "apply train-digits, --fresh",
@@ -306,7 +334,6 @@ def test_objects_of_the_api_are_read() -> None:
                 "nodeName": "n1",
                 "containers": [
                     {
-                        "resources": {"limits": {"nvidia.com/gpu": "2"}},
                         "env": [{"name": "KIT_NPROC", "value": "2"}],
                     }
                 ],
@@ -326,7 +353,7 @@ def test_objects_of_the_api_are_read() -> None:
             },
         }
     )
-    assert (one.index, one.node, one.gpus, one.processes) == (1, "n1", 2, 2)
+    assert (one.index, one.node, one.processes) == (1, "n1", 2)
     assert (one.answers, one.ends, one.restarts, one.exit_status) == (True, False, 1, 143)
     assert (one.claims, one.grace) == (("a",), 60)
 

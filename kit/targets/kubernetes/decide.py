@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from kit.errors import KitError
 from kit.runtime.steps import Step
-from kit.targets.kubernetes.names import claim_name, secret_name
+from kit.targets.kubernetes.names import MAKERS, claim_name, secret_name
 from kit.targets.kubernetes.state import Namespace
-from kit.values import count
 from kit.workload.types import Kind, Workload
 
 WHERE = "kubernetes"
+SEEN = (
+    *("job/", "jobset/", "trainjob/", "trainingruntime/"),
+    *("deployment/", "configmap/", "resourceclaimtemplate/"),
+)
+"""The kinds of objects that kit misses, by the beginnings of their titles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class EndJobs(Step):
-    """Delete the Jobs of a workload, and wait until their pods have saved and ended."""
+    """Delete what trains, and wait until the pods have saved and ended."""
 
     stack: str
-    names: tuple[str, ...]
+    titles: tuple[str, ...]
     grace: int
 
 
@@ -104,13 +108,13 @@ def _steps(
     cause = again or _repaired(work, found, want)
     if not cause:
         return
-    jobs = found.jobs(stack) if again else ()
+    owners = found.owners(stack) if again else ()
     grace = max((part.grace or 0 for part in work.working), default=0)
-    if jobs:
-        names = tuple(job.name for job in jobs)
-        what = f"end {count(len(jobs), 'Job')} of {work.name}"
-        yield EndJobs(WHERE, what, cause, stack, names, grace)
-    if again and (old := tuple(each.title for each in found.coordinators(stack))):
+    if owners:
+        what = f"end {', '.join(owners)}"
+        yield EndJobs(WHERE, what, cause, stack, owners, grace)
+    coordinators = (each.title for each in found.coordinators(stack) if not each.owner)
+    if again and (old := tuple(coordinators)):
         yield Prune(WHERE, f"end the coordinator of {work.name}", cause, old)
     if fresh and work.store and work.store.volume:
         what = f"delete the checkpoints of {work.name}"
@@ -119,7 +123,7 @@ def _steps(
         name = secret_name(work)
         yield MakeSecret(WHERE, f"write the Secret {name}", cause, work.name, stack, name)
     yield Apply(WHERE, f"apply {stack}", cause, stack)
-    titles = {each.title for each in objects if each.kind != "Job"}
+    titles = {each.title for each in objects if each.kind not in {"Job", *MAKERS}}
     if old := tuple(sorted(titles - want.objects)):
         what = f"delete {', '.join(old)}"
         yield Prune(WHERE, what, "its file does not have them any more", old)
@@ -154,6 +158,5 @@ def _replaced(work: Workload, found: Namespace, want: Wanted, *, fresh: bool) ->
 def _repaired(work: Workload, found: Namespace, want: Wanted) -> str:
     """Return why the objects of a workload that runs are applied again: nothing of it ends."""
     there = {each.title for each in found.of(work.stack)}
-    seen = ("job/", "deployment/", "configmap/")
-    missing = sorted(title for title in want.objects - there if title.startswith(seen))
+    missing = sorted(title for title in want.objects - there if title.startswith(SEEN))
     return f"{', '.join(missing)} is missing" if missing else want.by_hand

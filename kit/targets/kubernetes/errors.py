@@ -67,8 +67,12 @@ HINTS = {
 
 
 def _mistakes(settings: Kubernetes) -> dict[str, str]:
-    namespace = settings.namespace
+    namespace, kind = settings.namespace, settings.job_kind
     return {
+        "doesn't have a resource type|no matches for kind|could not find the requested resource": (
+            f"let an administrator install what has {kind}, in the version that the file names, or "
+            "write `kubernetes: {job_kind: Job}`"
+        ),
         "context .* does not exist": "correct `kubernetes: {context: …}` in the inventory: "
         "kubectl config get-contexts -o name",
         r"(stat|open) .*: no such file": "correct `kubernetes: {kubeconfig: …}` in the inventory",

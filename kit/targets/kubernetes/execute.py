@@ -87,15 +87,16 @@ class Executor:
         self.remove(step.stack, step.grace)
 
     def end_jobs(self, step: EndJobs) -> None:
-        """Delete Jobs; their pods begin to end."""
+        """Delete what trains; its pods begin to end."""
         # Not in the foreground: the pod of a dead node would keep the Job until the node is back.
         words = ("--cascade=background", "--ignore-not-found", "--wait=false")
-        self._kubectl.run("delete", *(f"job/{name}" for name in step.names), *words)
+        self._kubectl.run("delete", *step.titles, *words)
 
     def remove(self, stack: str, grace: int) -> None:
         """Delete everything of a workload but its volume claim, and wait until its pods end."""
         own = selector(self._cluster, stack)
-        self._kubectl.run("delete", DELETED, own, "--cascade=background", "--wait=false")
+        kinds = ",".join((*self._kubectl.extras, DELETED))
+        self._kubectl.run("delete", kinds, own, "--cascade=background", "--wait=false")
         words = ("secret", secret_of(stack), "--ignore-not-found", "--wait=false")
         self._kubectl.run("delete", *words)  # To wait, it would read the Secret.
         self.await_end(stack, grace)

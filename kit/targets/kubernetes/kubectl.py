@@ -12,6 +12,7 @@ from typing import Any
 from kit.errors import InputError, KitError
 from kit.model import Kubernetes
 from kit.targets.kubernetes.errors import error_of
+from kit.targets.kubernetes.names import extras
 
 ANSWER = 15
 """Seconds for an answer of the API server. A node that is dead answers a request for logs never."""
@@ -38,6 +39,11 @@ class Kubectl:
             *((f"--context={context}",) if context else ()),
             f"--namespace={self.settings.namespace}",
         )
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The resources of the objects that only some inventories have."""
+        return extras(self.settings)
 
     def run(self, *words: str, stdin: str | None = None, seconds: float = ANSWER) -> str:
         """Return what a command prints.

@@ -12,8 +12,11 @@ from kit.plan.types import MountPoint
 from kit.plan.work import Plan
 from kit.runtime.endings import HOPELESS
 from kit.targets.kubernetes.names import (
+    MAKERS,
+    NODE,
     claim_name,
     config_keys,
+    extras,
     labels_of,
     name_faults,
     own_volume,
@@ -76,6 +79,8 @@ def _workload(workload: Workload, settings: Kubernetes) -> Workload:
 
 def _manifest(plan: Plan, settings: Kubernetes, workload: Workload) -> Manifest:
     helper = next((part for part in workload.parts if part.role is Role.RENDEZVOUS), None)
+    kind = settings.job_kind if workload.kind is Kind.JOB else "Deployment"
+    made = kind in MAKERS
     kept = any(
         own_volume(plan.cluster, each.source).endswith("-checkpoints") for each in _own(workload)
     )
@@ -87,8 +92,10 @@ def _manifest(plan: Plan, settings: Kubernetes, workload: Workload) -> Manifest:
             ("kit.inventory-hash", workload.inventory_hash),
             ("kit.job-hash", workload.job_hash),
         ),
-        groups=tuple(_groups(plan, workload)),
+        groups=tuple(_groups(plan, workload, NODE if made else workload.stack)),
         open_ports=tuple(ports),
+        kind=kind,
+        owner=f"{kind.lower()}/{workload.stack}" if made else "",
         coordinator=Group(rendezvous_name(workload.name), pod_of(plan, workload, helper), 1)
         if helper
         else None,
@@ -113,11 +120,12 @@ def _own(workload: Workload) -> Sequence[MountPoint]:
     return [mount for part in workload.working for mount in part.mounts]
 
 
-def _groups(plan: Plan, workload: Workload) -> Iterator[Group]:
+def _groups(plan: Plan, workload: Workload, base: str) -> Iterator[Group]:
+    """Yield the groups of equal pods; their names begin with `base`."""
     parts = workload.working
     spared = _total(workload) - workload.needed
     for part in parts:
-        name = workload.stack if len(parts) == 1 else f"{workload.stack}-{_size(part)}"
+        name = base if len(parts) == 1 else f"{base}-{_size(part)}"
         yield Group(
             name=name,
             pod=pod_of(plan, workload, part),
@@ -136,7 +144,11 @@ def _size(part: Part) -> str:
 def _longest_pod(manifest: Manifest) -> str:
     """Return the longest hostname of a Job's pods, which ends in the index, or the longest name."""
     jobs = manifest.workload.kind is Kind.JOB
-    names = (f"{each.name}-{each.replicas - 1}" if jobs else each.name for each in manifest.groups)
+    base = f"{manifest.workload.stack}-{{}}-0" if manifest.owner else "{}"
+    names = (
+        base.format(each.name) + (f"-{each.replicas - 1}" if jobs else "")
+        for each in manifest.groups
+    )
     return max(names, key=len)
 
 
@@ -173,7 +185,12 @@ def _outputs(
 
 def _role(cluster: str, settings: Kubernetes) -> Output:
     role, subjects = f"kit-{cluster}", settings.deployers
+    others: dict[str, list[str]] = {}
+    for resource in extras(settings):
+        name, _, group = resource.partition(".")
+        others.setdefault(group, []).append(name)
     values = {"role": role, "cluster": cluster, "settings": settings, "subjects": subjects}
+    values["others"] = tuple(others.items())
     return Output(ROLE, f"{ROLE}.j2", values)
 
 

@@ -23,7 +23,17 @@ COMPONENT = f"{LABELS}/component"
 MANAGED_BY = f"{LABELS}/managed-by"
 CHECKPOINTS = "checkpoints"
 """The component of the volume claims of jobs, which `kit stop` keeps."""
+NODE = "node"
+"""Kubeflow Trainer's name for the Job of the hosts, and for its container."""
+OWNER = "kit.owner"
+"""The annotation of a Job with the object that makes it, by its name for kubectl."""
 KUEUE = "kueue.x-k8s.io"
+MAKERS = {
+    "JobSet": ("jobsets.jobset.x-k8s.io",),
+    "TrainJob": ("trainjobs.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org"),
+}
+"""The kinds of objects that make Jobs, with the resources that kit applies for each."""
+DEVICES = "resourceclaimtemplates.resource.k8s.io"
 INDEX = "batch.kubernetes.io/job-completion-index"
 FILE = "kit.file"
 """The annotation with the hash of a rendered file."""
@@ -43,6 +53,11 @@ def queue_labels(settings: Kubernetes) -> tuple[tuple[str, str], ...]:
     """Return the labels of Jobs that wait in a queue of Kueue."""
     pairs = (("queue-name", settings.queue), ("priority-class", settings.priority_class))
     return tuple((f"{KUEUE}/{name}", value) for name, value in pairs if value)
+
+
+def extras(settings: Kubernetes) -> tuple[str, ...]:
+    """Return the resources of the objects that only some inventories have, with their groups."""
+    return (*MAKERS.get(settings.job_kind, ()), *((DEVICES,) if settings.device_class else ()))
 
 
 def rendezvous_name(job: str) -> str:

@@ -72,17 +72,29 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceClaim:
+    """The template of a claim, by which each pod gets `count` GPUs among those with these UUIDs."""
+
+    name: str
+    device_class: str
+    count: int
+    uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
-    """The template of a pod with one container.
+    """The template of a pod with one container, whose name is `container`.
 
     `hosts` are the nodes that may run it; none: any node, with GPUs of the `product` unless it is
     "". `apart`: a node runs at most one. `gpus` are those of
     each pod. `limits` and `requests` are quantities by resource. `linger` are the seconds in which
-    it still answers before it receives SIGTERM, within `grace`, None for the default.
+    it still answers before it receives SIGTERM, within `grace`, None for the default. `devices`
+    claims its GPUs by UUID; without it, `limits` has their number.
     """
 
     part: Part
     component: str
+    container: str
     hosts: tuple[str, ...]
     gpus: int
     user: str
@@ -99,6 +111,7 @@ class Pod:
     apart: bool
     linger: int
     grace: int | None
+    devices: DeviceClaim | None = None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -137,6 +150,8 @@ class Claim:
 class Manifest:
     """The values of a workload's file. `open_ports` are those that any pod may reach.
 
+    `kind` is that of the object that trains or answers, `owner` its name for kubectl if it makes
+    Jobs: the names of its groups are then those of the Jobs in it.
     `coordinator` is that of a job with its Service's name, None if its hosts do not meet. `queued`
     are the labels by which Kueue knows the Jobs. A drain leaves the `least` pods of a job, 0 for a
     job that needs all.
@@ -147,6 +162,8 @@ class Manifest:
     annotations: tuple[tuple[str, str], ...]
     groups: tuple[Group, ...]
     open_ports: tuple[NamedPort, ...]
+    kind: str = "Job"
+    owner: str = ""
     coordinator: Group | None = None
     claim: Claim | None = None
     queued: tuple[tuple[str, str], ...] = ()

@@ -51,7 +51,8 @@ def selector(cluster: str, stack: str = "") -> str:
 
 def observe(kubectl: Kubectl, cluster: str) -> Namespace:
     """Return what the namespace has of a cluster of kit."""
-    found = kubectl.read(KINDS, selector(cluster))["items"]
+    kinds = ",".join((KINDS, *kubectl.extras))
+    found = kubectl.read(kinds, selector(cluster))["items"]
     pods = [each for each in found if each["kind"] == "Pod"]
     others = [each for each in found if each["kind"] != "Pod"]
     namespace = Namespace(tuple(map(read_object, others)), tuple(map(read_pod, pods)))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kit.plan.storage import CHECKPOINTS, DATA
-from kit.plan.types import MountPoint
+from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Plan
-from kit.targets.kubernetes.names import claim_name, own_volume, secret_name
-from kit.targets.kubernetes.objects import EnvVariable, Mounted, NamedPort, Pod, PodVolume, Probe
+from kit.targets.kubernetes.names import NODE, claim_name, own_volume, secret_name
+from kit.targets.kubernetes.objects import (
+    DeviceClaim,
+    EnvVariable,
+    Mounted,
+    NamedPort,
+    Pod,
+    PodVolume,
+    Probe,
+)
 from kit.values import show_size
 from kit.workload.privileges import NOBODY
 from kit.workload.settings import Port, Symbol, Variable
@@ -36,14 +45,16 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
     gpus = part.gpus if part.placements else 0
     pool = plan.kubernetes is not None and plan.kubernetes.pool
     linger = LINGER if part.role is Role.SERVE else 0
+    devices = _devices(plan, workload, part)
     bounds = (
-        *(((GPUS, str(gpus)),) if gpus else ()),
+        *(((GPUS, str(gpus)),) if gpus and not devices else ()),
         *((("memory", quantity(limits.memory)),) if limits and limits.memory else ()),
         *((("cpu", _plain(limits.cpus)),) if limits and limits.cpus else ()),
     )
     return Pod(
         part=part,
         component=str(part.role),
+        container=_container(plan, part),
         hosts=tuple(host.name for host in part.hosts) if part.placements and not pool else (),
         gpus=gpus,
         user=user,
@@ -60,7 +71,33 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
         apart=bool(part.placements) and part.replicas > 1,
         linger=linger,
         grace=None if part.grace is None else part.grace + linger,
+        devices=devices,
     )
+
+
+def _devices(plan: Plan, workload: Workload, part: Part) -> DeviceClaim | None:
+    """Return the claim of a part's GPUs, None if a number of them suffices.
+
+    The name has the hash of the UUIDs: a template of claims cannot be changed.
+    """
+    settings = plan.kubernetes
+    if settings is None or settings.device_class is None or not any(map(by_uuid, part.placements)):
+        return None
+    uuids = tuple(sorted(gpu.id for each in part.placements for gpu in each.gpus))
+    version = hashlib.sha256(" ".join(uuids).encode()).hexdigest()[:8]
+    name = f"{workload.stack}-gpus-{version}"
+    return DeviceClaim(name, settings.device_class, part.gpus, uuids)
+
+
+def by_uuid(placement: Placement) -> bool:
+    """Return whether a workload gets some GPUs of a host, and not just any."""
+    return not placement.whole and all(gpu.known for gpu in placement.gpus)
+
+
+def _container(plan: Plan, part: Part) -> str:
+    """Return the name of a part's container: Kubeflow Trainer looks for that of the hosts."""
+    by_trainer = plan.kubernetes is not None and plan.kubernetes.job_kind == "TrainJob"
+    return NODE if by_trainer and part.role is Role.TRAIN else str(part.role)
 
 
 def named_port(port: Port) -> NamedPort:
@@ -186,25 +223,31 @@ def _server_probes(workload: Workload) -> Iterator[Probe]:
 
 
 def alike(parts: Sequence[Part]) -> list[Part]:
-    """Join parts that differ in their hosts alone: which GPUs of a host, the device plugin decides.
+    """Join parts that differ in their hosts, and in the GPUs there, alone.
 
-    Their names are then those of the number of GPUs.
+    Their names are then those of the number of GPUs. A claim by UUID names the GPUs of all hosts:
+    on each host, a pod finds only its own among them.
     """
-    groups: list[tuple[Part, list[Part]]] = []
+    groups: list[tuple[tuple[Part, bool], list[Part]]] = []
     for part in parts:
-        key = replace(part, name="", hosts=(), placements=(), replicas=0)
+        named = any(map(by_uuid, part.placements))
+        key = (replace(part, name="", hosts=(), placements=(), replicas=0), named)
         group = next((found for other, found in groups if other == key), None)
         if group is None:
             groups.append((key, group := []))
         group.append(part)
-    return [_joined(group) for _, group in groups]
+    sizes = [group[0].gpus for _, group in groups]
+    return [
+        _joined(group, "-by-uuid" if named and sizes.count(group[0].gpus) > 1 else "")
+        for (_, named), group in groups
+    ]
 
 
-def _joined(parts: Sequence[Part]) -> Part:
+def _joined(parts: Sequence[Part], ending: str) -> Part:
     first = parts[0]
     return replace(
         first,
-        name=f"{first.role}-{first.gpus}gpu",
+        name=f"{first.role}-{first.gpus}gpu{ending}",
         hosts=tuple(host for part in parts for host in part.hosts),
         placements=tuple(each for part in parts for each in part.placements),
         replicas=sum(part.replicas for part in parts),

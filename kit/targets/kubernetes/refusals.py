@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kit.errors import INVENTORY, Fault
-from kit.model import Host, Mount
+from kit.model import Host, Kubernetes, Mount
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
 from kit.values import count
@@ -13,6 +13,10 @@ from kit.values import count
 MOST_CONFIG = 2**20
 """Kubernetes rejects a larger ConfigMap, in bytes."""
 OTHERS = "`engine: swarm` or `engine: compose`"
+BY_UUID = (
+    "write `index:` in place of `uuid:`, or, for a cluster with NVIDIA's DRA driver, `kubernetes: "
+    "{device_class: gpu.nvidia.com}`"
+)
 USER = '`user: "65534:65534"` (the image need not know the user)'
 
 
@@ -25,8 +29,9 @@ def refusals(plan: Plan) -> Iterator[Fault]:
     for host in plan.hosts:
         yield from _of_host(host)
     yield from _of_gpus(plan)
+    yield from _of_kind(plan)
     for job in plan.jobs:
-        yield from _of_job(job)
+        yield from _of_job(job, plan.kubernetes)
         yield from _of_storage(plan, job)
     for server in plan.serving:
         yield from _of_server(server)
@@ -54,6 +59,19 @@ def _of_inventory(plan: Plan) -> Iterator[Fault]:
         yield Fault(INVENTORY, ("network", "interface"), what, "leave it out")
 
 
+def _of_kind(plan: Plan) -> Iterator[Fault]:
+    """Reject jobs that no TrainJob can be: all of its hosts are alike."""
+    if plan.kubernetes is None or plan.kubernetes.job_kind != "TrainJob":
+        return
+    for job in plan.jobs:
+        sizes = sorted({len(each.gpus) for each in job.placements})
+        if len(sizes) > 1:
+            numbers = " or ".join(map(str, sizes))
+            what = f"its hosts have {numbers} GPUs, and those of a TrainJob are alike"
+            fix = "write `gpus_per_host: …`, or `kubernetes: {job_kind: JobSet}` in the inventory"
+            yield Fault(job.name, ("hosts",), what, fix)
+
+
 def _of_host(host: Host) -> Iterator[Fault]:
     if host.interface:
         what = "an interface of the host does not exist inside a pod"
@@ -69,25 +87,27 @@ def _of_host(host: Host) -> Iterator[Fault]:
 
 
 def _of_gpus(plan: Plan) -> Iterator[Fault]:
-    """Reject hosts whose GPUs a workload gets by name: pods get a number of any GPUs."""
+    """Reject hosts whose GPUs a workload gets by name, unless a claim can name them."""
+    by_claim = plan.kubernetes is not None and plan.kubernetes.device_class is not None
     works: list[Placement] = [each for job in plan.jobs for each in job.placements]
     works += [each for server in plan.serving for each in server.placements]
     for host in {each.host.name: each.host for each in works if not each.whole}.values():
-        loc = (*host.loc, "gpus")
+        loc, known = (*host.loc, "gpus"), [gpu.known for gpu in host.gpus]
+        if by_claim and any(known):  # All of a host's, or none.
+            continue
         if len({(gpu.model, gpu.memory) for gpu in host.gpus}) > 1:
             what = f"a workload gets some GPUs of {host.name}, which differ, and Kubernetes chooses"
             fix = f"give all of its GPUs to one workload, or set {OTHERS}"
             yield Fault(INVENTORY, loc, what, fix)
-        elif any(gpu.known for gpu in host.gpus):
+        elif any(known):
             what = (
                 f"a workload gets some GPUs of {host.name} by UUID, and Kubernetes gives a number "
                 "of any GPUs"
             )
-            fix = f"write `index:` in place of `uuid:`, or set {OTHERS}"
-            yield Fault(INVENTORY, loc, what, fix)
+            yield Fault(INVENTORY, loc, what, BY_UUID)
 
 
-def _of_job(plan: JobPlan) -> Iterator[Fault]:
+def _of_job(plan: JobPlan, settings: Kubernetes | None) -> Iterator[Fault]:
     job, name = plan.job, plan.name
     if job.session:
         what = "kit starts no sessions in Kubernetes"
@@ -105,7 +125,8 @@ def _of_job(plan: JobPlan) -> Iterator[Fault]:
         what = f"{spare.host.name} stands by, and kit keeps no spares in Kubernetes"
         fix = "leave `use: spare` out, and write `hosts: {min: …}` into the job"
         yield Fault(INVENTORY, (*spare.host.loc, "gpus"), what, fix)
-    if job.hosts.gpus:
+    by_claim = settings is not None and settings.device_class is not None
+    if job.hosts.gpus and not by_claim:
         what = "the job names GPUs, and Kubernetes gives a number of any GPUs"
         fix = "write `names: […]` and `gpus_per_host: …`"
         yield Fault(name, ("hosts", "gpus"), what, fix)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from kit.targets.kubernetes.names import COMPONENT, FILE, INDEX, INSTANCE
+from kit.targets.kubernetes.names import COMPONENT, FILE, INDEX, INSTANCE, MAKERS, OWNER
 from kit.targets.kubernetes.reasons import refused
 from kit.workload.names import owner_of
 from kit.workload.types import Kind, Role
@@ -26,7 +26,8 @@ class Object:
     `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why, or why a
     Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
     a Job that may fail for good. `waits`: the Job is suspended. `rolls`: pods of the Deployment's
-    former template still run, or nobody has seen it yet.
+    former template still run, or nobody has seen it yet. `owner` is the object that makes a Job,
+    by its title.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Object:
     most_failed: int = 0
     rolls: bool = False
     waits: bool = False
+    owner: str = ""
 
     @property
     def title(self) -> str:
@@ -67,7 +69,6 @@ class Pod:
     node: str
     phase: str
     created: float
-    gpus: int
     processes: int
     ends: bool = False
     lost: bool = False
@@ -105,18 +106,24 @@ class Namespace:
         """Return the Jobs of a workload that train."""
         return tuple(each for each in self.working(stack) if each.kind == "Job")
 
+    def owners(self, stack: str) -> tuple[str, ...]:
+        """Return the titles of the objects whose deletion ends a workload's training."""
+        made = [each.title for each in self.of(stack) if each.kind in MAKERS]
+        return tuple(
+            dict.fromkeys([*made, *(each.owner or each.title for each in self.jobs(stack))])
+        )
+
     def coordinators(self, stack: str) -> tuple[Object, ...]:
         """Return the Job at which the hosts of a workload meet, if it exists."""
         own = {each.name for each in self.jobs(stack)}
         return tuple(each for each in self.of(stack) if each.kind == "Job" and each.name not in own)
 
     def working(self, stack: str) -> tuple[Object, ...]:
-        """Return what trains or answers: Jobs, or the Deployments of a server."""
+        """Return what trains or answers: Jobs or what has yet to make them, or Deployments."""
         roles = {str(Role.TRAIN), str(Role.SERVE)}
-        kinds = {"Job", "Deployment"}
-        return tuple(
-            each for each in self.of(stack) if each.kind in kinds and each.component in roles
-        )
+        own = [each for each in self.of(stack) if each.component in roles]
+        works = tuple(each for each in own if each.kind in {"Job", "Deployment"})
+        return works or tuple(each for each in own if each.kind in MAKERS)
 
     def pods_of(self, stack: str) -> tuple[Pod, ...]:
         """Return the pods of a workload that train or answer, the oldest first."""
@@ -171,6 +178,7 @@ def read_object(document: Mapping[str, Any]) -> Object:
         most_failed=spec.get("maxFailedIndexes") or 0,
         rolls=document["kind"] == "Deployment" and _rolls(meta, spec, status),
         waits=bool(spec.get("suspend")),
+        owner=notes.get(OWNER, ""),
     )
 
 
@@ -206,7 +214,6 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
     index = (meta.get("annotations") or {}).get(INDEX)
     state, before = seen.get("state") or {}, seen.get("lastState") or {}
     over = state.get("terminated") or before.get("terminated") or {}
-    limits = (container.get("resources") or {}).get("limits") or {}
     return Pod(
         name=meta["name"],
         stack=labels.get(INSTANCE, ""),
@@ -215,7 +222,6 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
         node=spec.get("nodeName") or "",
         phase=status.get("phase") or "Pending",
         created=seconds(meta["creationTimestamp"]),
-        gpus=int(limits.get("nvidia.com/gpu") or 0),
         processes=_processes(container.get("env") or ()),
         ends="deletionTimestamp" in meta,
         lost=_condition(status, "DisruptionTarget").get("reason") == LOST,

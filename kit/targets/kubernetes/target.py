@@ -230,10 +230,11 @@ class KubernetesTarget:
         self._require(found, name)
         status = self._status(found, name)
         executor = self._executor({})
-        stack, jobs = _stack_of(name), tuple(job.name for job in found.jobs(_stack_of(name)))
+        stack = _stack_of(name)
+        owners = found.owners(stack)
         grace = max((pod.grace for pod in found.pods_of(stack)), default=0)
-        if status.state not in ENDED and jobs:
-            status = self._end_training(executor, name, EndJobs("", "", "", stack, jobs, grace))
+        if status.state not in ENDED and owners:
+            status = self._end_training(executor, name, EndJobs("", "", "", stack, owners, grace))
         elif status.state not in ENDED:
             status = replace(status, state=State.STOPPED, ended=time.time())
         with suppress(KitError):

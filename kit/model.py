@@ -155,6 +155,7 @@ class Kubernetes:
     `pool`: hosts are any nodes, with GPUs of the `product` unless it is None. `queue` and
     `priority_class` are Kueue's, None without it. `job_kind` is the kind of object that trains:
     `Job`, `JobSet` or `TrainJob`. `device_class` is that of NVIDIA's DRA driver, None without it.
+    `prometheus_operator`: the cluster's scrapes the workloads.
     """
 
     context: str | None
@@ -171,6 +172,7 @@ class Kubernetes:
     priority_class: str | None = None
     job_kind: str = "Job"
     device_class: str | None = None
+    prometheus_operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)

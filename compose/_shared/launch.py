@@ -2242,7 +2242,7 @@ class Server:
             await served(self._serving)
 
     async def _see_off(self) -> None:
-        """Return when no host is there, or none of them ends."""
+        """Return when no host is connected, or none of them ends."""
         began = time.monotonic()
         while self._seen:
             ends = any(report.stops for report in self._decisions.hosts.values())

@@ -198,6 +198,11 @@ class KubernetesSection(Section):
         "that gets some GPUs of a host then gets those of the inventory, by `uuid:`",
         examples=["gpu.nvidia.com"],
     )
+    prometheus_operator: bool = Field(
+        False,
+        description="Render a PodMonitor and the alerts for Prometheus Operator, which the "
+        "cluster must have; jobs then have metrics",
+    )
     deployers: Deployers | None = Field(
         None,
         description="People and programs that may run kit. `rbac.yaml` gives them the fewest "
@@ -224,6 +229,7 @@ def to_kubernetes(
         priority_class=section.priority_class,
         job_kind=section.job_kind,
         device_class=section.device_class,
+        prometheus_operator=section.prometheus_operator,
         pool=nodes is not None,
         product=nodes.product if nodes else None,
     )

@@ -20,6 +20,8 @@ class JobAddresses:
     `own_addresses`: each container has an address of its own, so that jobs may use equal ports.
     `defaults` are variables that the target's network and containers need; the inventory and the
     job may override them. `shared_checkpoints`: the target gives all hosts one folder for them.
+    `monitored`: a Prometheus that is not kit's scrapes them. `resizes`: hosts continue when others
+    come to the job or leave it by a deploy.
     """
 
     rendezvous: Rendezvous
@@ -27,6 +29,8 @@ class JobAddresses:
     defaults: Mapping[str, str]
     own_addresses: bool = False
     shared_checkpoints: bool = False
+    monitored: bool = False
+    resizes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kit.model import Limits
@@ -36,7 +36,7 @@ from kit.workload.settings import (
     Variable,
     Word,
 )
-from kit.workload.types import Document, Kind, Part, Rendezvous, Role, Store, Workload
+from kit.workload.types import Document, Kind, Part, Role, Store, Workload
 from kit.workload.variables import JOB_FILE, environment_of, hosts_variables, job_variables
 
 RENDEZVOUS_PORT = 29400
@@ -69,13 +69,14 @@ def own_port(plan: JobPlan) -> int:
     return RENDEZVOUS_PORT + zlib.crc32(plan.name.encode()) % PORTS
 
 
-def metrics_port(plan: Plan, job: JobPlan, *, own_addresses: bool) -> int | None:
+def metrics_port(plan: Plan, job: JobPlan, addresses: JobAddresses) -> int | None:
     """Return the port of a job's metrics on each of its hosts, or None if it has none."""
     if job.job.session:
         return None
-    if job.job.metrics_port is not None or plan.monitoring is None:
+    monitored = plan.monitoring is not None or addresses.monitored
+    if job.job.metrics_port is not None or not monitored:
         return job.job.metrics_port
-    return METRICS_PORT + (0 if own_addresses else zlib.crc32(job.name.encode()) % PORTS)
+    return METRICS_PORT + (0 if addresses.own_addresses else zlib.crc32(job.name.encode()) % PORTS)
 
 
 def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str) -> Workload:
@@ -85,7 +86,7 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
     """
     rendezvous, host_network = addresses.rendezvous, addresses.host_network
     job = replace(job, shared_checkpoints=job.shared_checkpoints or addresses.shared_checkpoints)
-    port = metrics_port(plan, job, own_addresses=addresses.own_addresses)
+    port = metrics_port(plan, job, addresses)
     urls = {each.name: stream_url(data_server, each) for each in job.job.streamed}
     url = next(iter(urls.values()), None)  # A built-in training streams one.
     text = job_json(job, generated(plan.file, job.job.file), port, url)
@@ -94,7 +95,7 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
     notified = notify_variables(plan, job)
     parts = []
     if job.meets:
-        parts.append(_rendezvous(job, rendezvous, notified, host_network=host_network))
+        parts.append(_rendezvous(job, addresses, notified))
     for name, members in groups(Role.TRAIN, job.containers).items():
         environment = environment_of(
             job, rendezvous, members, variables, urls, data_server, host_network=host_network
@@ -151,15 +152,13 @@ def _keeper(job: JobPlan) -> tuple[Config, ...]:
     return (Config("keeper", KEEPER_FILE, MOUNTED_KEEPER),) if kept else ()
 
 
-def _rendezvous(
-    job: JobPlan, rendezvous: Rendezvous, notified: Environment, *, host_network: bool
-) -> Part:
+def _rendezvous(job: JobPlan, addresses: JobAddresses, notified: Environment) -> Part:
     """It reads the launcher and no job file, so that a changed job does not restart it.
 
     It has no health check: Swarm resolves a service's name only when its task is healthy, and in a
     test no host found it for 30 s. It ends if it cannot serve, so that a check would add nothing.
     """
-    user = job.job.user or NOBODY
+    user, rendezvous = job.job.user or NOBODY, addresses.rendezvous
     launcher, mounted = _launcher(job)
     return Part(
         role=Role.RENDEZVOUS,
@@ -187,7 +186,7 @@ def _rendezvous(
         limits=RENDEZVOUS_LIMITS,
         grace=job.job.stop_grace + LAST_WORDS,
         update=UPDATE,
-        about=_about(job, rendezvous, host_network=host_network),
+        about=tuple(_about(job, addresses)),
         why={
             "user": "It needs only a port of its host.",
             "stop_grace_period": "When all end at once, it serves the hosts until they have saved.",
@@ -195,23 +194,25 @@ def _rendezvous(
     )
 
 
-def _about(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> tuple[str, ...]:
+def _about(job: JobPlan, addresses: JobAddresses) -> Iterator[str]:
     """Describe the rendezvous, and what its loss means."""
-    where = f", at an address of {rendezvous.host.name}," if host_network else ""
+    tied = addresses.host_network
+    where = f", at an address of {addresses.rendezvous.host.name}," if tied else ""
     if job.job.session:
-        return (f"The coordinator{where} notifies people of the session's end.",)
+        yield f"The coordinator{where} notifies people of the session's end."
+        return
     if job.job.command:
-        lost = " If that host is down, the run waits until it is back." if host_network else ""
-        return (
-            f"The rendezvous{where} decides which hosts run the script together.{lost}",
-            "It ends with each run. It needs no healthcheck: it ends if it cannot serve.",
+        lost = " If that host is down, the run waits until it is back." if tied else ""
+        yield f"The rendezvous{where} decides which hosts run the script together.{lost}"
+    else:
+        lost = " If that host is down, the others train on, and no host joins." if tied else ""
+        yield f"The coordinator{where} decides which hosts train together.{lost}"
+    yield "It ends with each run. It needs no healthcheck: it ends if it cannot serve."
+    if not job.job.command and addresses.resizes:
+        yield (
+            "A change of KIT_NNODES, the least and most hosts, restarts only this: the hosts "
+            "continue."
         )
-    lost = " If that host is down, the others train on, and no host joins." if host_network else ""
-    return (
-        f"The coordinator{where} decides which hosts train together.{lost}",
-        "It ends with each run. It needs no healthcheck: it ends if it cannot serve.",
-        "A change of KIT_NNODES, the least and most hosts, restarts only this: the hosts continue.",
-    )
 
 
 def _train(

@@ -51,8 +51,8 @@ RENDERED = sorted(path.parent for path in (ROOT / "compose").glob("*/kustomizati
 
 
 def manifests(tree: Path) -> list[Object]:
-    """All objects of a tree, in the order of its files."""
-    files = sorted((tree / "kubernetes").glob("*.yaml"))
+    """All objects of a tree's workloads, in the order of its files."""
+    files = sorted((tree / "kubernetes").glob("*-*.yaml"))
     return [each for file in files for each in yaml.safe_load_all(file.read_text())]
 
 
@@ -214,15 +214,17 @@ def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
     """Inventories with a job and a server, all of them sound."""
     hosts = draw(st.integers(1, 5))
     lines = ["cluster: lab", "engine: kubernetes"]
-    section = {"namespace": draw(st.sampled_from(["training", "team-a"]))}
-    for key, values in {
+    section: dict[str, Any] = {"namespace": draw(st.sampled_from(["training", "team-a"]))}
+    choices: dict[str, list[Any]] = {
         "context": ["prod", "arn:aws:eks:eu:1:cluster/a", "kind kind"],
         "image_pull_secret": ["registry-login", "a.b"],
         "storage_class": ["fast", "shared.example.com"],
         "storage_size": ["1GiB", "1.5TiB"],
         "job_kind": ["JobSet", "TrainJob"],
         "device_class": ["gpu.nvidia.com"],
-    }.items():
+        "prometheus_operator": [True],
+    }
+    for key, values in choices.items():
         if draw(st.booleans()):
             section[key] = draw(st.sampled_from(values))
     lines += [f"kubernetes: {json.dumps(section)}", *_machines(draw, hosts)]
@@ -536,6 +538,30 @@ def test_a_pool_of_nodes_is_chosen_by_the_scheduler(project: Project) -> None:
     assert '"product": "NVIDIA-H100-80GB-HBM3"' in parts
 
 
+def test_the_prometheus_of_the_cluster_finds_all_that_has_metrics(project: Project) -> None:
+    inventory = INVENTORY.replace("training}", "training, prometheus_operator: true}")
+    own = 'image: a\ncommand: [serve]\nport: 9000\nhealth: /\nuser: "1000:1000"\nhosts: {names: [n2]}\n'
+    inventory = inventory.replace("{uuid: GPU-a}, {uuid: GPU-b}", "{index: 0, use: inference}")
+    servers = {"digits": SERVER + "hosts: {names: [n3]}\n", "own": own}
+    tree = project.write(inventory, {"digits": JOB}, servers).rendered()
+    assert "kubernetes/monitoring.yaml" in (tree / "kustomization.yaml").read_text()
+    text = (tree / "kubernetes" / "monitoring.yaml").read_text()
+    trains, serves, rules = yaml.safe_load_all(text)
+    chosen = trains["spec"]["selector"]["matchLabels"]
+    job = of_kind(manifests(tree), "Job", "train-digits-1gpu")["spec"]["template"]
+    assert chosen.items() <= job["metadata"]["labels"].items()
+    (endpoint,) = trains["spec"]["podMetricsEndpoints"]
+    # Labels of the samples win: `job` is kit's.
+    assert endpoint["honorLabels"] is True
+    assert endpoint["port"] in {each["name"] for each in container(job)["ports"]}
+    (servers_with_metrics,) = serves["spec"]["selector"]["matchExpressions"]
+    assert servers_with_metrics["values"] == ["serve-digits"]
+    names = {rule.get("alert") for group in rules["spec"]["groups"] for rule in group["rules"]}
+    assert "KitJobFailed" in names
+    assert "KitHostGone" not in names  # The cluster has its own exporters of nodes.
+    assert "podmonitors, prometheusrules" in (tree / "rbac.yaml").read_text()
+
+
 WRONG_POOLS = {
     "nodes: {count: 0}": "nodes.count: 0 is out of range",
     "nodes: {count: 2, product: a b}": "nodes.product: 'a b' is not the value of a label",
@@ -583,7 +609,11 @@ REFUSED = {
         JOB,
         "inventory.yaml:2: engine: .*add `kubernetes",
     ),
-    "monitoring": (f"{ONE}monitoring: {{}}\n", JOB, "inventory.yaml:6: monitoring: .*leave it out"),
+    "monitoring": (
+        f"{ONE}monitoring: {{}}\n",
+        JOB,
+        "inventory.yaml:6: monitoring: .*prometheus_operator",
+    ),
     "registry": (f"{ONE}registry: {{address: n1:5000, host: n1}}\n", JOB, "registry.host: .*leave"),
     "network": (f"{ONE}network: {{driver: host}}\n", JOB, "network.driver: .*leave it out"),
     "infiniband": (f"{ONE}network: {{infiniband: true}}\n", JOB, "infiniband: .*leave it out"),

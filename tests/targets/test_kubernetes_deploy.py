@@ -14,7 +14,7 @@ from kit.errors import InputError, KitError
 from kit.model import Kubernetes
 from kit.runtime.status import State
 from kit.runtime.steps import Step
-from kit.targets.kubernetes.decide import Wanted, decide
+from kit.targets.kubernetes.decide import Wanted, decide, decide_shared
 from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
@@ -143,6 +143,32 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
 def test_a_deploy_takes_these_steps(work: tuple[Workload, ...], name: str) -> None:
     found, files, expected = CASES[name]
     assert told(decide(work[:1], found, files, fresh=False)) == expected
+
+
+SHARED = Object("PodMonitor", "kit-lab-train", "kit-lab", "", "new", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ((), ["apply kit-lab, it is not deployed"]),
+        ((SHARED,), []),
+        ((replace(SHARED, file="old"),), ["apply kit-lab, its file has changed"]),
+        (
+            (SHARED, replace(SHARED, name="kit-lab-serve")),
+            [
+                "apply kit-lab, its file has changed",
+                "delete podmonitor/kit-lab-serve, its file does not have them any more",
+            ],
+        ),
+    ],
+)
+def test_what_workloads_share_is_applied_once(
+    there: tuple[Object, ...], expected: list[str]
+) -> None:
+    want = Wanted("new", frozenset({SHARED.title}))
+    assert told(tuple(decide_shared("kit-lab", Namespace(there, ()), want))) == expected
+    assert tuple(decide_shared("kit-lab", Namespace(there, ()), None)) == ()
 
 
 def test_a_fresh_start_deletes_the_claim_between_the_job_and_its_successor(

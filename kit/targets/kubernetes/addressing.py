@@ -26,7 +26,7 @@ class KubernetesAddressing:
 
     def job(self, job: JobPlan) -> JobAddresses:
         """Return where the hosts of a job meet; their volume of checkpoints is one for all."""
-        port = job.job.port or RENDEZVOUS_PORT
+        port, settings = job.job.port or RENDEZVOUS_PORT, self.plan.kubernetes
         # The scheduler places the coordinator: the host here is without meaning.
         meeting = Rendezvous(job.hosts[0], rendezvous_name(job.name), port)
         return JobAddresses(
@@ -35,6 +35,8 @@ class KubernetesAddressing:
             defaults=FAULT_VARIABLES,
             own_addresses=True,
             shared_checkpoints=True,
+            resizes=False,
+            monitored=settings is not None and settings.prometheus_operator,
         )
 
     def server(self, server: ServerPlan, offered: Sequence[Part]) -> ServerAddresses:  # noqa: ARG002

@@ -91,6 +91,22 @@ def decide(
     return tuple(step for each in work for step in _steps(each, found, wanted, fresh=fresh))
 
 
+def decide_shared(stack: str, found: Namespace, want: Wanted | None) -> Iterator[Step]:
+    """Yield the steps for the objects that all workloads share."""
+    there = found.of(stack)
+    same = want and {each.title for each in there} == want.objects
+    if want and not (same and all(each.file == want.version for each in there)):
+        yield Apply(
+            WHERE,
+            f"apply {stack}",
+            "its file has changed" if there else "it is not deployed",
+            stack,
+        )
+        if old := tuple(sorted({each.title for each in there} - want.objects)):
+            what = f"delete {', '.join(old)}"
+            yield Prune(WHERE, what, "its file does not have them any more", old)
+
+
 def _steps(
     work: Workload, found: Namespace, wanted: Mapping[str, Wanted], *, fresh: bool
 ) -> Iterator[Step]:

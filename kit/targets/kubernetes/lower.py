@@ -23,12 +23,14 @@ from kit.targets.kubernetes.names import (
     queue_labels,
     rendezvous_name,
     service_names,
+    shared_stack,
 )
 from kit.targets.kubernetes.objects import Claim, Group, Manifest
 from kit.targets.kubernetes.pods import alike, named_port, pod_of, quantity
 from kit.targets.kubernetes.refusals import refusals
 from kit.targets.lowered import Lowered, Output
 from kit.workload.make import Parts
+from kit.workload.monitoring import metrics_port
 from kit.workload.settings import Config
 from kit.workload.types import Kind, Part, Role, Workload
 
@@ -37,6 +39,7 @@ ROLE = "rbac.yaml"
 """The rights of those who run kit; only an administrator can grant them."""
 FOLDER = "kubernetes"
 """The folder of the manifests in the tree."""
+MONITORING = f"{FOLDER}/monitoring.yaml"
 
 
 def lower(plan: Plan, parts: Parts) -> Lowered:
@@ -59,7 +62,10 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
         plan=plan,
         # kit reaches no pod: Kubernetes alone asks servers for their health.
         workloads=tuple(replace(each, health="") for each in workloads),
-        outputs=(*_outputs(settings, workloads, manifests), _role(plan.cluster, settings)),
+        outputs=(
+            *_outputs(plan.cluster, settings, workloads, manifests),
+            _role(plan.cluster, settings),
+        ),
         images=plan.images,
         own_notes=tuple(_data_notes(plan)),
         on_hosts=False,
@@ -153,7 +159,10 @@ def _longest_pod(manifest: Manifest) -> str:
 
 
 def _outputs(
-    settings: Kubernetes, workloads: Sequence[Workload], manifests: Mapping[str, Manifest]
+    cluster: str,
+    settings: Kubernetes,
+    workloads: Sequence[Workload],
+    manifests: Mapping[str, Manifest],
 ) -> Iterator[Output]:
     files, stacks = [], []
     for workload in workloads:
@@ -172,6 +181,9 @@ def _outputs(
         )
         files.append(path)
         stacks.append((workload.stack, configs, manifest.labels))
+    if settings.prometheus_operator:
+        yield _monitoring(cluster, workloads)
+        files.append(MONITORING)
     keys = {stack: config_keys(configs) for stack, configs, _ in stacks}
     labels = {stack: each for stack, _, each in stacks}
     yield Output(
@@ -181,6 +193,14 @@ def _outputs(
         tuple(each.file for each in workloads if each.name in manifests),
         others=tuple((stack, configs) for stack, configs, _ in stacks),
     )
+
+
+def _monitoring(cluster: str, workloads: Sequence[Workload]) -> Output:
+    """Return the monitors of all workloads that have metrics; a custom server may have none."""
+    servers = [each.stack for each in workloads if each.kind is Kind.SERVER and each.document]
+    jobs = any(metrics_port(each) for each in workloads)
+    values = {"cluster": cluster, "stack": shared_stack(cluster), "jobs": jobs, "servers": servers}
+    return Output(MONITORING, f"{MONITORING}.j2", values)
 
 
 def _role(cluster: str, settings: Kubernetes) -> Output:

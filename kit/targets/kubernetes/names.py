@@ -33,6 +33,7 @@ MAKERS = {
     "TrainJob": ("trainjobs.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org"),
 }
 """The kinds of objects that make Jobs, with the resources that kit applies for each."""
+MONITORS = ("podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com")
 DEVICES = "resourceclaimtemplates.resource.k8s.io"
 INDEX = "batch.kubernetes.io/job-completion-index"
 FILE = "kit.file"
@@ -57,7 +58,16 @@ def queue_labels(settings: Kubernetes) -> tuple[tuple[str, str], ...]:
 
 def extras(settings: Kubernetes) -> tuple[str, ...]:
     """Return the resources of the objects that only some inventories have, with their groups."""
-    return (*MAKERS.get(settings.job_kind, ()), *((DEVICES,) if settings.device_class else ()))
+    return (
+        *MAKERS.get(settings.job_kind, ()),
+        *((DEVICES,) if settings.device_class else ()),
+        *(MONITORS if settings.prometheus_operator else ()),
+    )
+
+
+def shared_stack(cluster: str) -> str:
+    """Return the instance of the objects that all workloads share."""
+    return f"kit-{cluster}"
 
 
 def rendezvous_name(job: str) -> str:

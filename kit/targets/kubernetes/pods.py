@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from kit.targets.kubernetes.objects import (
     PodVolume,
     Probe,
 )
+from kit.targets.lowered import digest
 from kit.values import show_size
 from kit.workload.privileges import NOBODY
 from kit.workload.settings import Port, Symbol, Variable
@@ -84,8 +84,7 @@ def _devices(plan: Plan, workload: Workload, part: Part) -> DeviceClaim | None:
     if settings is None or settings.device_class is None or not any(map(by_uuid, part.placements)):
         return None
     uuids = tuple(sorted(gpu.id for each in part.placements for gpu in each.gpus))
-    version = hashlib.sha256(" ".join(uuids).encode()).hexdigest()[:8]
-    name = f"{workload.stack}-gpus-{version}"
+    name = f"{workload.stack}-gpus-{digest(' '.join(uuids))}"
     return DeviceClaim(name, settings.device_class, part.gpus, uuids)
 
 

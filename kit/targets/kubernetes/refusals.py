@@ -40,7 +40,7 @@ def refusals(plan: Plan) -> Iterator[Fault]:
 def _of_inventory(plan: Plan) -> Iterator[Fault]:
     network = plan.network
     if plan.monitoring:
-        fix = "leave it out; Prometheus of the cluster finds the port `metrics` of the pods"
+        fix = "leave it out; for the cluster's own, `kubernetes: {prometheus_operator: true}`"
         yield Fault(INVENTORY, ("monitoring",), "kit starts no monitoring in Kubernetes", fix)
     if plan.registry and plan.registry.host:
         fix = "leave `host:` out, and name a registry that the nodes reach"

@@ -24,10 +24,10 @@ from kit.runtime.status import ENDED, HostStatus, JobStatus, LogLine, State, wit
 from kit.runtime.steps import Step, started_message, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
-from kit.targets.kubernetes.decide import Apply, EndJobs, Wanted, decide
+from kit.targets.kubernetes.decide import Apply, EndJobs, Wanted, decide, decide_shared
 from kit.targets.kubernetes.execute import APPLIED, APPLY, Executor
 from kit.targets.kubernetes.logs import Logs, sources
-from kit.targets.kubernetes.names import claim_name
+from kit.targets.kubernetes.names import claim_name, shared_stack
 from kit.targets.kubernetes.observe import (
     Objects,
     by_hand,
@@ -99,7 +99,12 @@ class KubernetesTarget:
                 same = [one.file == want.version for one in found.working(each.stack)]
                 hand = by_hand(self._kubectl, objects[each.stack]) if same and all(same) else ""
                 wanted[each.stack] = Wanted(want.version, want.objects, hand)
-        return decide(workloads, found, wanted, fresh=fresh)
+        shared = shared_stack(self._cluster)
+        common = wanted_of(objects[shared]) if shared in objects else None
+        return (
+            *decide(workloads, found, wanted, fresh=fresh),
+            *decide_shared(shared, found, common),
+        )
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say, agree: Agree) -> None:
         """Execute the steps, and return when the pods run; see `Target.deploy`."""

@@ -18,8 +18,8 @@ from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, JobStatus
 from kit.runtime.target import Target
 from kit.top.board import Row, rows
-from kit.top.feeds import Feeds, commands, local_command
-from kit.top.smi import Gpu
+from kit.top.feeds import Feeds
+from kit.top.smi import Gpu, query
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,6 @@ UNKNOWN = Gpu(0, "", "", None, None, None, None, None, None)
 """Of a rank on a CPU."""
 STATUS = 6.0
 """Seconds between two queries of the jobs: ranks report their step times every 10 s."""
-HERE = "this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ def command(paths: Paths, engine: str | None, *, once: bool, as_json: bool) -> N
     once = once or as_json
     hosts = rendered(tree).hosts if target.on_hosts else ()
     every = None if once else INTERVAL
-    asked = commands(hosts, every) if target.on_hosts else local_command(HERE, every)
-    feeds = Feeds(asked, loops=not once)
+    feeds = Feeds(target.commands(f"exec {query(every)}"), loops=not once)
     try:
         watch = _Watch(target, feeds, [host.name for host in hosts])
         feeds.wait()

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 
 from kit.addresses import split_login, ssh_words
@@ -39,6 +40,11 @@ def command(login: str, connect: int | None = None) -> list[str]:
     own = (f"ConnectTimeout={connect}",) if connect else ()  # ssh takes the first value.
     options = ["-T", *(word for option in (*own, *OPTIONS) for word in ("-o", option))]
     return ["ssh", *options, *(("-p", port) if port else ()), "--", user + host]
+
+
+def commands(hosts: Iterable[Host], script: str) -> dict[str, list[str]]:
+    """Return the command that runs a shell script on each host."""
+    return {each.name: [*command(each.ssh), f"exec sh -c {shlex.quote(script)}"] for each in hosts}
 
 
 def run(host: Host, script: str, content: bytes = b"", connect: int | None = None) -> str:

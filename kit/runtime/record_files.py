@@ -48,7 +48,7 @@ def from_hosts(hosts: Iterable[Host], kind: str, source: str) -> FoundRecords:
     def read(host: Host) -> tuple[RecordFile, ...]:
         with closing(Docker.of(host)) as docker:
             packed = read_mount(docker, kind, source, f"{FOLDER}/")
-        return tuple(_unpacked(host.name, packed)) if packed else ()
+        return tuple(unpacked(host.name, packed)) if packed else ()
 
     answers = on_each(hosts, read).values()
     errors = tuple(answer for answer in answers if isinstance(answer, KitError))
@@ -56,8 +56,8 @@ def from_hosts(hosts: Iterable[Host], kind: str, source: str) -> FoundRecords:
     return FoundRecords(tuple(files), errors)
 
 
-def _unpacked(host: str, packed: bytes) -> Iterator[RecordFile]:
-    """Yield the files of a tar archive with untrusted content."""
+def unpacked(host: str, packed: bytes) -> Iterator[RecordFile]:
+    """Yield the files of a tar archive, be it compressed, with untrusted content."""
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         for member in tar:
             match = _PATH.fullmatch(member.name.removeprefix("./"))

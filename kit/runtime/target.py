@@ -99,6 +99,9 @@ class Target(Protocol):
             KitError: The host cannot be reached, or no container of it runs there.
         """
 
+    def commands(self, script: str) -> Mapping[str, list[str]]:
+        """Return the commands that run a shell script at each place with GPUs, by its name."""
+
     def start_data(self, names: Sequence[str], say: Say) -> None:
         """Bring up the data services of these hosts and of the storage host.
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from kit.hosts import ssh
-from kit.model import Host
-from kit.top.smi import Gpu, parse, query
+from kit.top.smi import Gpu, parse
 
 AGAIN = 10.0
 """Seconds until a lost connection is tried again."""
@@ -115,16 +111,3 @@ class Feeds:
                 feed.gpus = {**feed.gpus, gpu.uuid: gpu}
                 self._first[name].set()
         return process.wait(), last
-
-
-def commands(hosts: Iterable[Host], seconds: int | None) -> dict[str, list[str]]:
-    """Return the command for each host, over SSH."""
-    script = f"exec {query(seconds)}"
-    return {
-        host.name: [*ssh.command(host.ssh), f"exec sh -c {shlex.quote(script)}"] for host in hosts
-    }
-
-
-def local_command(name: str, seconds: int | None) -> dict[str, list[str]]:
-    """Return the command for this machine; none without a driver."""
-    return {name: query(seconds).split()} if shutil.which("nvidia-smi") else {}

@@ -540,7 +540,8 @@ def test_a_pool_of_nodes_is_chosen_by_the_scheduler(project: Project) -> None:
 
 def test_the_prometheus_of_the_cluster_finds_all_that_has_metrics(project: Project) -> None:
     inventory = INVENTORY.replace("training}", "training, prometheus_operator: true}")
-    own = 'image: a\ncommand: [serve]\nport: 9000\nhealth: /\nuser: "1000:1000"\nhosts: {names: [n2]}\n'
+    own = 'image: a\ncommand: [serve]\nport: 9000\nhealth: /\nuser: "1000:1000"\n'
+    own += "hosts: {names: [n2]}\n"
     inventory = inventory.replace("{uuid: GPU-a}, {uuid: GPU-b}", "{index: 0, use: inference}")
     servers = {"digits": SERVER + "hosts: {names: [n3]}\n", "own": own}
     tree = project.write(inventory, {"digits": JOB}, servers).rendered()

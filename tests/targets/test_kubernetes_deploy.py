@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kit.errors import InputError, KitError
 from kit.model import Kubernetes
@@ -19,6 +23,7 @@ from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
 from kit.targets.kubernetes.reasons import refused, unplaced
+from kit.targets.kubernetes.records import PROGRAM, files_of, reader_of
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
 from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
 from kit.targets.kubernetes.wait import (
@@ -30,6 +35,10 @@ from kit.targets.kubernetes.wait import (
 )
 from kit.workload.types import Kind, Workload
 from tests.sandbox import JOB, SERVER, Project
+
+with warnings.catch_warnings():  # Its own use of importlib.resources.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kubernetes_validate
 
 INVENTORY = """\
 cluster: lab
@@ -635,3 +644,39 @@ def test_a_pod_that_no_node_takes_is_given_a_minute() -> None:
     assert watch.look("digits", hosts) == []
     now[0] = 61.0
     assert watch.look("digits", hosts) == list(hosts)
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "TrainJob"])
+def test_records_are_read_by_a_job_with_the_same_claim(project: Project, kind: str) -> None:
+    inventory = INVENTORY.replace("training}", f"training, job_kind: {kind}}}")
+    tree = project.write(inventory).rendered()
+    file = tree / "kubernetes" / "train-digits.yaml"
+    reader = reader_of("lab", list(yaml.safe_load_all(file.read_text())))
+    kubernetes_validate.validate(reader, "1.37", strict=True)
+    spec = reader["spec"]["template"]["spec"]
+    (volume,), (container,) = spec["volumes"], spec["containers"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "train-digits-checkpoints"
+    assert container["image"] == "registry.lab:5000/trainer:1.4"
+    # It is none of the job's objects, which `kit deploy` and `kit stop` count.
+    assert "app.kubernetes.io/instance" not in reader["metadata"]["labels"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+def test_what_the_reader_prints_is_read(tmp_path: Path) -> None:
+    run = tmp_path / "records" / "20261128-1"
+    run.mkdir(parents=True)
+    (run / "rank0.jsonl").write_text('{"a": 1}\n' * 10_000)
+    (run / "other").write_text("")
+    said = printed_of(tmp_path)
+    (file,) = files_of(said)
+    assert (file.run, file.name, len(file.content)) == ("20261128-1", "rank0.jsonl", 90_000)
+    with pytest.raises(KitError, match="came incomplete"):
+        files_of(said[100:])
+    assert files_of(printed_of(tmp_path / "nowhere")) == ()
+
+
+def printed_of(checkpoints: Path) -> str:
+    """What the program prints in a pod that has this folder."""
+    program = PROGRAM.replace("/checkpoints", str(checkpoints))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return done.stdout.decode()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kit.errors import KitError
+from kit.hosts import ssh
 from kit.hosts.docker import Docker
 from kit.runtime.access import Access, no_container
 from kit.runtime.endings import as_failed, as_stopped, mistake_error
@@ -136,6 +137,10 @@ class ComposeTarget:
             executor = Executor(self._hosts, (), {})
             for _ in execute_steps(self._data_steps(versions, observed), executor.execute, say):
                 pass
+
+    def commands(self, script: str) -> Mapping[str, list[str]]:
+        """Return the commands on the hosts, over SSH; see `Target.commands`."""
+        return ssh.commands(self._hosts.all.values(), script)
 
     def data_folder(self) -> None:
         """Return None: the data sets are in volumes; see `Target.data_folder`."""

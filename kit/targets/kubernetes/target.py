@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +28,7 @@ from kit.secrets import read_secrets
 from kit.targets.kubernetes.decide import Apply, EndJobs, Wanted, decide, decide_shared
 from kit.targets.kubernetes.execute import APPLIED, APPLY, Executor
 from kit.targets.kubernetes.logs import Logs, sources
-from kit.targets.kubernetes.names import claim_name, shared_stack
+from kit.targets.kubernetes.names import shared_stack
 from kit.targets.kubernetes.observe import (
     Objects,
     by_hand,
@@ -37,6 +38,7 @@ from kit.targets.kubernetes.observe import (
     rendered_objects,
     wanted_of,
 )
+from kit.targets.kubernetes.records import from_claim, from_pod
 from kit.targets.kubernetes.registers import Registers
 from kit.targets.kubernetes.state import Namespace, Pod
 from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
@@ -301,6 +303,19 @@ class KubernetesTarget:
     def start_data(self, names: Sequence[str], say: Say) -> None:
         """Do nothing: the target refuses jobs that need data services; see `Target.start_data`."""
 
+    def commands(self, script: str) -> Mapping[str, list[str]]:
+        """Return the commands in the pods, which see their own GPUs; see `Target.commands`."""
+        found = self._see()
+        pods = [pod for stack in found.stacks for pod in found.pods_of(stack)]
+        places = Counter(pod.node for pod in pods if pod.phase == "Running")
+        return {
+            pod.node if places[pod.node] == 1 else f"{pod.node} {pod.stack}": [
+                *("kubectl", *self._kubectl.options, "exec", pod.name, "--", "sh", "-c", script)
+            ]
+            for pod in pods
+            if pod.phase == "Running"
+        }
+
     def data_folder(self) -> None:
         """Return None: data sets are in volume claims of the user; see `Target.data_folder`."""
 
@@ -309,12 +324,16 @@ class KubernetesTarget:
         return False
 
     def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
-        """Return the reason why there are none: kit does not mount claims; see `Target.records`."""
-        what = (
-            f"the records of {job} are in the volume claim {claim_name(job)}, which kit cannot read"
-        )
-        hint = "mount it in a pod, and copy /checkpoints/records: kubectl cp"
-        return FoundRecords((), (KitError(what, hint),))
+        """Read the records in the job's volume claim, through a pod; see `Target.records`."""
+        stack = _stack_of(job)
+        running = [pod.name for pod in self._see().pods_of(stack) if pod.answers and not pod.ends]
+        try:
+            if running:
+                return FoundRecords(from_pod(self._kubectl, running[0]))
+            objects = rendered_objects(self._kubectl, self._tree)[stack]
+            return FoundRecords(from_claim(self._kubectl, self._cluster, objects))
+        except KitError as error:
+            return FoundRecords((), (error,))
 
     def queue(self) -> None:
         """Return None; see `Target.queue`."""

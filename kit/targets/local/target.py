@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,6 +78,10 @@ class LocalTarget:
         execute = Executor(self._cluster, {}).execute
         for _ in execute_steps(self._data_steps(machine), execute, say):
             pass
+
+    def commands(self, script: str) -> Mapping[str, list[str]]:
+        """Return the command for this machine, if it has a driver; see `Target.commands`."""
+        return {"this machine": ["sh", "-c", script]} if shutil.which("nvidia-smi") else {}
 
     def data_folder(self) -> Path:
         """Return the folder of the data sets; see `Target.data_folder`."""

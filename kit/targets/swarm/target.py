@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kit.errors import InputError, KitError
+from kit.hosts import ssh
 from kit.hosts.docker import Docker
 from kit.model import Host
 from kit.runtime.access import Access
@@ -309,6 +310,10 @@ class SwarmTarget:
         executor = self._executor()
         with registers.locked(executor.manager):
             executor.execute_all(self._steps((), {}, fresh=False), say)
+
+    def commands(self, script: str) -> Mapping[str, list[str]]:
+        """Return the commands on the hosts, over SSH; see `Target.commands`."""
+        return ssh.commands(self._rendered.hosts, script)
 
     def data_folder(self) -> None:
         """Return None: the data sets are in volumes; see `Target.data_folder`."""

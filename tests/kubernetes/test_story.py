@@ -24,6 +24,7 @@ from tests.sandbox import Project, Result, kit_process
 pytestmark = pytest.mark.kubernetes
 IMAGE = os.environ.get("KIT_KUBERNETES_IMAGE", "registry.lab:5000/stand-in:lab")
 GPU = "nvidia.com/gpu"
+COMPONENT = "app.kubernetes.io/component"
 DEADLINE = 180.0
 """Seconds for a state to come."""
 JOB = f"""\
@@ -202,6 +203,42 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     resumed = story.await_job(lambda job: job["state"] == "running" and job["progress"])
     assert resumed["progress"]["step"] >= step
     story.kit("stop", "digits")
+
+
+@pytest.mark.parametrize(("kind", "resource"), [("JobSet", "jobsets"), ("TrainJob", "trainjobs")])
+def test_the_same_job_is_one_object(story: Story, kind: str, resource: str) -> None:
+    if f"{resource}." not in kubectl("api-resources", "-o", "name"):
+        pytest.skip(f"the cluster has no {kind}: its controller is not installed")
+    inventory = (story.project.folder / "inventory.yaml").read_text()
+    inventory = inventory.replace("1GiB}", f"1GiB, job_kind: {kind}}}")
+    story.project.write(inventory, {"digits": JOB}).kit("render")
+    owner = f"{kind.lower()}/train-digits"
+    assert "apply train-digits" in story.kit("deploy", "digits", "--dry-run").out
+    story.kit("deploy", "digits")
+    number = len(story.hosts)
+    story.await_job(lambda job: job["world_size"] == number and job["checkpoint"])
+    assert "runs already" in story.kit("deploy", "digits").out
+
+    lost = kubectl("-n", story.namespace, "get", "pods", "-o", "name", "-l", COMPONENT + "=train")
+    kubectl("-n", story.namespace, "delete", lost.split()[0], "--wait=false")
+    story.await_job(lambda job: job["world_size"] == number - 1)
+    story.await_job(lambda job: job["world_size"] == number)
+    print(f"{kind}: longest time between two steps: {story.gaps():.1f} s")
+
+    # Everything is told to end at once; the hosts save all the same, and a new one continues.
+    saved = story.job()["progress"]["step"]
+    kubectl("-n", story.namespace, "delete", owner, "--cascade=background")
+    await_that(lambda: not story.objects("pods"))
+    story.kit("deploy", "digits")
+    resumed = story.await_job(lambda job: job["progress"])
+    assert resumed["progress"]["step"] >= saved
+
+    story.project.write(None, {"digits": JOB.replace("keep: 2", "keep: 3")}).kit("render")
+    assert f"end {owner}" in story.kit("deploy", "digits").out
+    story.await_job(lambda job: job["world_size"] == number)
+    story.kit("stop", "digits")
+    kinds = f"{resource},pods,jobs,services,networkpolicies"
+    story.await_job(lambda _: story.objects(kinds) == [])
 
 
 def test_a_mistake_in_the_job_is_told_and_removed(story: Story) -> None:

@@ -47,7 +47,7 @@ def serve_rendezvous() -> int:
 
 
 def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
-    """Serve only at the own address, until the run is over or a signal arrives.
+    """Serve only at KIT_ADDRESS or the endpoint's own address, until the run is over or a signal arrives.
 
     Return the exit code: NOT_OVER unless the run is `final`. A signal ends it also when its host is
     drained, while the training continues.
@@ -55,7 +55,7 @@ def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
-    address = own_address([host])
+    address = os.environ.get("KIT_ADDRESS") or own_address([host])
     listener = listen(address, port)
     say(f"serves the {name} on {endpoint_text((address, port))}")
     received = asyncio.run(serve_and_notify(decisions, listener))

@@ -26,6 +26,11 @@ class KubectlError(KitError):
         return "(NotFound)" in self.stderr
 
     @property
+    def early(self) -> bool:
+        """Whether a webhook may accept the same objects some seconds later."""
+        return bool(re.search("must be created before|failed calling webhook", self.stderr))
+
+    @property
     def exists(self) -> bool:
         """Whether the object that was to be created is there already."""
         return "(AlreadyExists)" in self.stderr
@@ -59,6 +64,8 @@ HINTS = {
     "exceeded quota": "see the quota of the namespace: kubectl describe quota",
     "violates PodSecurity": "the namespace admits no such pods: see its label "
     "pod-security.kubernetes.io/enforce",
+    "failed calling webhook": "see whether the controller of that webhook runs: kubectl get pods "
+    "--all-namespaces",
     "Unauthorized": "log in again; `kubectl auth whoami` shows as whom",
     "connection refused|no such host|i/o timeout|Unable to connect|deadline exceeded|did not "
     "receive|etcdserver|TLS handshake timeout": "see whether the cluster answers: kubectl get "

@@ -10,6 +10,7 @@ from functools import singledispatchmethod
 from kit.errors import KitError
 from kit.runtime.steps import Step
 from kit.targets.kubernetes.decide import Apply, DeleteClaim, EndJobs, MakeSecret, Prune, Remove
+from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.names import INSTANCE, MANAGED_BY, MANAGER, PART_OF, secret_of
 from kit.targets.kubernetes.observe import Objects, listed, observe, selector
@@ -24,6 +25,8 @@ DELETED = (
 )
 """What a stop removes by label, besides the Secret; the volume claim stays."""
 APPLY = ("apply", "--server-side", f"--field-manager={MANAGER}")
+WEBHOOKS = 30.0
+"""Seconds for a controller to see a TrainingRuntime, and for its webhook to serve at all."""
 APPLIED = 60.0
 """Seconds for the apply of a workload's objects, which webhooks of the cluster may check."""
 
@@ -75,8 +78,16 @@ class Executor:
 
     @execute.register
     def _(self, step: Apply) -> None:
-        text = listed(self._objects[step.stack])
-        self._kubectl.run(*APPLY, "--filename=-", stdin=text, seconds=APPLIED)
+        text, deadline = listed(self._objects[step.stack]), time.monotonic() + WEBHOOKS
+        while True:
+            try:
+                self._kubectl.run(*APPLY, "--filename=-", stdin=text, seconds=APPLIED)
+            except KubectlError as error:
+                if not error.early or time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL)
+            else:
+                return
 
     @execute.register
     def _(self, step: Prune) -> None:

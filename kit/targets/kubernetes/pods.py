@@ -120,6 +120,9 @@ def literal(text: str) -> str:
 
 
 def _environment(workload: Workload, part: Part) -> Iterator[EnvVariable]:
+    if part.role is Role.RENDEZVOUS:
+        why = "It listens at this address: that of its Service is none of the pod."
+        yield EnvVariable("KIT_ADDRESS", field="status.podIP", why=why)
     for each in part.environment:
         if (variable := _variable(each)) is not None:
             yield variable

@@ -87,7 +87,9 @@ class KubernetesTarget:
             # The API server would refuse another template of an existing Job.
             if isinstance(step, Apply) and step.stack not in replaced:
                 words = (*APPLY, "--dry-run=server", "--filename=-")
-                self._kubectl.run(*words, stdin=listed(objects[step.stack]), seconds=APPLIED)
+                # The webhook of a TrainJob wants its runtime, which a dry run does not create.
+                found = [each for each in objects[step.stack] if each["kind"] != "TrainJob"]
+                self._kubectl.run(*words, stdin=listed(found), seconds=APPLIED)
         return steps
 
     def _steps(

@@ -24,6 +24,11 @@ LIVING = {"new", "running"}
 ONE_GPU = {"DiscreteResourceSpec": {"Kind": "kit_gpu", "Value": 1}}
 
 
+def stamp(now: float) -> str:
+    """A time as the API writes it."""
+    return f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
 class KilledError(KitError):
     """The controller died before this request."""
 
@@ -40,7 +45,7 @@ class Swarm:
         self.services: dict[str, dict[str, Any]] = {}
         self.tasks: list[dict[str, Any]] = []
         self.configs: dict[str, dict[str, Any]] = {}
-        self.leader = True
+        self.leader, self.now = True, 0.0
         self.dies_after: int | None = None
         self._count = 0
 
@@ -165,7 +170,7 @@ class Swarm:
                 "Status": {"State": "running", "Timestamp": STAMP.format(self._count)},
                 "DesiredState": "running",
                 "Spec": copy.deepcopy(service["Spec"]["TaskTemplate"]),
-                "CreatedAt": STAMP.format(self._count),
+                "CreatedAt": stamp(self.now + self._count / 1e6),
             }
         )
 
@@ -209,10 +214,17 @@ class Swarm:
         """Let somebody on a host end what runs there; the engine starts it again."""
         for task in filter(self.lives, self.tasks):
             if task["NodeID"] == host:
-                stamp = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}.5Z"
-                ended = {"State": "failed", "Timestamp": stamp}
+                ended = {"State": "failed", "Timestamp": stamp(now + 0.5)}
                 task["Status"] = ended | {"ContainerStatus": {"ExitCode": 143}}
                 task["DesiredState"] = "shutdown"
+
+    def end_late(self, host: str, created: float) -> None:
+        """Let a task of before, which was asked to end then, end on a host now."""
+        (there,) = [task for task in filter(self.lives, self.tasks) if task["NodeID"] == host]
+        ended = {"State": "failed", "Timestamp": stamp(self.now + 0.5)}
+        old = {"ID": "old", "CreatedAt": stamp(created), "DesiredState": "shutdown"}
+        status = {"Status": ended | {"ContainerStatus": {"ExitCode": 143}}}
+        self.tasks.insert(0, {**copy.deepcopy(there), **old, **status})
 
     @staticmethod
     def lives(task: Mapping[str, Any]) -> bool:

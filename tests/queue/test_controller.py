@@ -58,6 +58,7 @@ class World:
             self.follow(seconds)
 
     def follow(self, seconds: float = 1.0) -> None:
+        self.swarm.now = self.clock.now
         self.swarm.advance()
         self.swarm.advance()
         self.require_one_owner()
@@ -224,6 +225,21 @@ def test_who_ends_a_job_by_hand_and_takes_the_host_back_keeps_it() -> None:
     world.turns(2, seconds=AVOIDED_FOR)
     world.turns(2)
     assert world.sizes() == {"first": 1}
+
+
+def test_a_job_that_ends_late_was_not_ended_by_hand() -> None:
+    """Its host was lent again while it still saved, and the job began there anew."""
+    world = World(h0=1, h1=1)
+    world.submit("first")
+    world.turns(10)
+    world.queue.reclaim("h1", "ben@h1")
+    world.turns(2)
+    world.queue.reclaim("h1", "")
+    world.turns(2)
+    world.swarm.end_late("h1", world.clock.now - 12)
+    world.turns(2)
+    assert world.sizes() == {"first": 2}
+    assert not [line for line in world.told if "somebody on h1" in line]
 
 
 def test_only_the_leader_decides() -> None:

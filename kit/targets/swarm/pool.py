@@ -22,6 +22,8 @@ RECLAIMED = "kit.reclaimed"
 AVOIDED = "kit.avoided"
 """The node label of a host on which somebody has ended a job by hand, with the time."""
 ON = f"{Role.TRAIN}-on-"
+SKEW = 1.0
+"""Seconds by which the clocks of the controller's host and of the manager may differ."""
 
 
 def pool_of(
@@ -63,6 +65,7 @@ def _place(cluster: Cluster, service: Service) -> Place:
         by_hand=any(
             task.state == "failed" and task.exit_status in BY_HAND and task.at > since
             for task in tasks
+            if task.created > since - SKEW  # One from before may still save and end.
         ),
     )
 

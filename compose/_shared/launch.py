@@ -617,6 +617,8 @@ def until_answered(
 
 FIRST_PROCESS = Path("/proc/1/environ")
 CGROUP = Path("/sys/fs/cgroup")
+CONTROL = Path("/dev/nvidiactl")
+"""The device of NVIDIA's driver that every container with a GPU has."""
 
 
 def visible_devices() -> str:
@@ -634,9 +636,19 @@ def visible_devices() -> str:
     return environ.get(name, "")
 
 
+def has_gpus() -> bool:
+    """Whether this container should have GPUs.
+
+    A device of the Container Device Interface, as Kubernetes and DRA give it, sets `void` so that
+    NVIDIA's hook adds no others (nvidia-container-toolkit, pkg/nvcdi).
+    """
+    visible = visible_devices()
+    return CONTROL.exists() if visible == "void" else visible not in {"", "none"}
+
+
 def list_gpus(number: str = "KIT_NPROC") -> list[str]:
     """The GPUs as nvidia-smi lists them; the variable `number` says how many there must be."""
-    if visible_devices() in {"", "void", "none"}:
+    if not has_gpus():
         return []
     # With this variable there is no container that could lack its GPUs.
     if "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -4397,7 +4409,7 @@ def typed(terminals: Path, device: int) -> float:
 
 def gpus_compute() -> bool | None:
     """Return whether a GPU of this container computes now; None if it has none that can tell."""
-    if visible_devices() in {"", "void", "none"}:
+    if not has_gpus():
         return None
     query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
     try:
@@ -5593,7 +5605,7 @@ def serve_rendezvous() -> int:
 
 
 def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
-    """Serve only at the own address, until the run is over or a signal arrives.
+    """Serve only at KIT_ADDRESS or the endpoint's own address, until the run is over or a signal arrives.
 
     Return the exit code: NOT_OVER unless the run is `final`. A signal ends it also when its host is
     drained, while the training continues.
@@ -5601,7 +5613,7 @@ def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
-    address = own_address([host])
+    address = os.environ.get("KIT_ADDRESS") or own_address([host])
     listener = listen(address, port)
     say(f"serves the {name} on {endpoint_text((address, port))}")
     received = asyncio.run(serve_and_notify(decisions, listener))

@@ -44,15 +44,11 @@ def rows(
         for host in status.hosts
         for uuid, row in _held(status, host)
     }
+    seen = {name: list(_of_gpus(name, found, held)) for name, found in gpus.items()}
+    shown = {(row.holder, row.rank) for own in seen.values() for row in own}
     listing: list[Row] = []
-    shown: set[tuple[str, int]] = set()
     for name in dict.fromkeys([*hosts, *gpus]):
-        for gpu in sorted(gpus.get(name, ()), key=lambda gpu: gpu.index):
-            row = held.get(_key(name, gpu.uuid)) or held.get(_key(name, str(gpu.index)))
-            row = row or Row(name, None)
-            listing.append(_with_gpu(row, gpu))
-            if row.rank is not None:
-                shown.add((row.holder, row.rank))
+        listing += seen.get(name, ())
         listing += [
             _row(status, host, rank)
             for status in living
@@ -62,6 +58,12 @@ def rows(
             if (status.job, rank) not in shown
         ]
     return tuple(listing)
+
+
+def _of_gpus(name: str, gpus: Iterable[Gpu], held: Mapping[str, Row]) -> Iterator[Row]:
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        known = (held.get(_key(name, each)) for each in (gpu.uuid, str(gpu.index)))
+        yield _with_gpu(next(filter(None, known), Row(name, None)), gpu)
 
 
 def _key(host: str, gpu: str) -> str:

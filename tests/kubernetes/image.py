@@ -17,6 +17,20 @@ from tests.lab.settings import HERE, PROJECT, STAND_IN, load
 
 TORCH = "Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n"
 """The launcher looks for torch, its version and scikit-learn; the stand-in uses neither."""
+NVIDIA_SMI = """\
+#!/bin/sh
+# Shows the GPUs that a DRA driver has given to this container, by the variable that it sets.
+given=$(tr '\\0' '\\n' </proc/1/environ | sed -n 's/^NVIDIA_VISIBLE_DEVICES=//p' | tr , ' ')
+number=0
+for uuid in $given; do
+    case $1 in
+        -L) echo "GPU $number: Pretended (UUID: $uuid)" ;;
+        *) echo "$number, $uuid, Pretended, 0, 0, 12288, 30, 20.00, 170.00" ;;
+    esac
+    number=$((number + 1))
+done
+case $* in *--loop=*) exec sleep 86400 ;; esac
+"""
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "KIT_DEVICE": "cpu",
@@ -37,6 +51,7 @@ def code_layer() -> bytes:
         tar.add(HERE / "stand_in" / "train.py", "opt/kit/trainer/train.py", filter=_plain)
         for name in ("torch", "sklearn"):
             _add(tar, f"opt/kit/{name}/__init__.py", b"")
+        _add(tar, "usr/bin/nvidia-smi", NVIDIA_SMI.encode(), mode=0o755)
         _add(tar, "opt/kit/torch-2.9.0.dist-info/METADATA", TORCH.encode())
     return packed.getvalue()
 
@@ -46,9 +61,9 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if "__pycache__" in member.name else member
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size = len(content)
+    entry.size, entry.mode = len(content), mode
     tar.addfile(entry, io.BytesIO(content))
 
 

@@ -216,6 +216,7 @@ def test_secrets_come_before_the_objects_that_refer_to_them(project: Project) ->
     assert [type(step).__name__ for step in steps] == ["MakeSecret", "Apply"]
 
 
+GIVEN = {"n1": ("GPU-a",), "n2": ("GPU-b",)}
 STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
     "no pods yet": (
         (),
@@ -286,8 +287,15 @@ STATES: dict[str, tuple[tuple[Pod, ...], list[tuple[str, State, str]]]] = {
 @pytest.mark.parametrize("name", STATES)
 def test_hosts_have_the_state_of_their_newest_pod(name: str) -> None:
     pods, expected = STATES[name]
-    hosts = host_statuses(Namespace((TRAINS,), pods), STACK, ("n1", "n2"))
+    hosts = host_statuses(Namespace((TRAINS,), pods), STACK, GIVEN)
     assert [(host.host, host.state, host.message) for host in hosts] == expected
+
+
+def test_hosts_have_the_gpus_of_their_pods() -> None:
+    """By number from the device plugin, by UUID from a claim."""
+    pods = (pod("n1", gpus=2), pod("n2", by_uuid=True))
+    hosts = host_statuses(Namespace((TRAINS,), pods), STACK, GIVEN)
+    assert [host.devices for host in hosts] == [("0", "1"), ("GPU-b",)]
 
 
 JOBS: dict[str, tuple[tuple[Object, ...], tuple[Pod, ...], int, State]] = {
@@ -313,7 +321,7 @@ JOBS: dict[str, tuple[tuple[Object, ...], tuple[Pod, ...], int, State]] = {
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_has_the_state_of_its_hosts(name: str) -> None:
     objects, pods, needed, expected = JOBS[name]
-    hosts = host_statuses(Namespace(objects, pods), STACK, ("n1", "n2"))
+    hosts = host_statuses(Namespace(objects, pods), STACK, GIVEN)
     assert job_state(Kind.JOB, objects, hosts, needed)[0] is expected
 
 
@@ -370,6 +378,7 @@ def test_objects_of_the_api_are_read() -> None:
                 "containers": [
                     {
                         "env": [{"name": "KIT_NPROC", "value": "2"}],
+                        "resources": {"limits": {"nvidia.com/gpu": "2"}},
                     }
                 ],
                 "volumes": [{"persistentVolumeClaim": {"claimName": "a"}}, {"emptyDir": {}}],
@@ -388,7 +397,7 @@ def test_objects_of_the_api_are_read() -> None:
             },
         }
     )
-    assert (one.index, one.node, one.processes) == (1, "n1", 2)
+    assert (one.index, one.node, one.processes, one.gpus) == (1, "n1", 2, 2)
     assert (one.answers, one.ends, one.restarts, one.exit_status) == (True, False, 1, 143)
     assert (one.claims, one.grace) == (("a",), 60)
 
@@ -514,7 +523,7 @@ def test_a_job_without_pods_names_the_quota() -> None:
     )
     found = Namespace((TRAINS,), (pod("n1"),), {STACK: refused(event)})
     assert found.lacks_pods
-    (_, lacks) = host_statuses(found, STACK, ("n1", "n2"))
+    (_, lacks) = host_statuses(found, STACK, GIVEN)
     assert lacks.message.startswith("the quota gpus of the namespace does not suffice: it limits")
     assert refused('Error creating: pods "a" is forbidden: violates PodSecurity') == (
         "violates PodSecurity"
@@ -525,7 +534,7 @@ def test_a_job_waits_patiently_in_its_queue() -> None:
     now = [0.0]
     watch = Watch(lambda _: None, lambda: now[0])
     found = Namespace((replace(TRAINS, waits=True),), ())
-    hosts = host_statuses(found, STACK, ("n1", "n2"))
+    hosts = host_statuses(found, STACK, GIVEN)
     assert all("waits in its queue" in host.message for host in hosts)
     assert watch.look("digits", hosts) == []
     now[0] = 600.0
@@ -545,7 +554,7 @@ def test_a_server_without_pods_names_the_reason() -> None:
     server = read_object(
         {"kind": "Deployment", "metadata": meta, "status": {"conditions": [condition]}}
     )
-    (host,) = host_statuses(Namespace((server,), ()), "serve-digits", ("n3",))
+    (host,) = host_statuses(Namespace((server,), ()), "serve-digits", {"n3": ()})
     assert host.message == "no"
 
 
@@ -573,7 +582,7 @@ def test_a_deploy_ends_when_enough_hosts_run(
 
     def look(each: Workload) -> Seen:
         objects, pods = next(looks)
-        hosts = host_statuses(Namespace(objects, pods), STACK, ("n1", "n2"))
+        hosts = host_statuses(Namespace(objects, pods), STACK, GIVEN)
         return Seen(job_state(each.kind, objects, hosts, each.needed)[0], hosts)
 
     said: list[str] = []
@@ -583,7 +592,7 @@ def test_a_deploy_ends_when_enough_hosts_run(
 
 def test_a_mistake_ends_the_wait_at_once(work: tuple[Workload, ...]) -> None:
     pods = (pod("n1", phase="Failed", exit_status=2), pod("n2", phase="Failed", exit_status=2))
-    hosts = host_statuses(Namespace((TRAINS,), pods), STACK, ("n1", "n2"))
+    hosts = host_statuses(Namespace((TRAINS,), pods), STACK, GIVEN)
     with pytest.raises(NotUpError, match="n1: it ended with exit status 2") as caught:
         wait_until_up(work[:1], lambda _: Seen(State.WAITING, hosts), lambda _: None)
     assert caught.value.mistake
@@ -594,7 +603,7 @@ def test_a_deploy_of_a_server_waits_until_all_its_pods_are_new(
 ) -> None:
     monkeypatch.setattr("kit.targets.kubernetes.wait.STEADY", 0.0)
     found = Namespace((), (pod("n3", stack="serve-digits", component="serve"),))
-    hosts = host_statuses(found, "serve-digits", ("n3",))
+    hosts = host_statuses(found, "serve-digits", {"n3": ()})
     looks = [Seen(State.RUNNING, hosts, rolls=True), Seen(State.RUNNING, hosts)]
     wait_until_up(work[1:], lambda _: looks.pop(0), lambda _: None)
     assert looks == []
@@ -602,7 +611,7 @@ def test_a_deploy_of_a_server_waits_until_all_its_pods_are_new(
 
 def test_a_server_whose_new_pods_fail_stays(work: tuple[Workload, ...]) -> None:
     lost = pod("n3", stack="serve-digits", component="serve", phase="Failed", exit_status=2)
-    hosts = host_statuses(Namespace((), (lost,)), "serve-digits", ("n3",))
+    hosts = host_statuses(Namespace((), (lost,)), "serve-digits", {"n3": ()})
     seen = Seen(State.RUNNING, hosts, rolls=True)
     with pytest.raises(NotReplacedError, match="serve-digits is not replaced\n  n3: it ended") as e:
         wait_until_up(work[1:], lambda _: seen, lambda _: None)
@@ -628,7 +637,7 @@ def test_a_deployment_rolls_until_its_pods_are_new(name: str) -> None:
 def test_a_host_counts_when_it_has_run_for_a_while() -> None:
     now = [0.0]
     watch = Watch(lambda _: None, lambda: now[0])
-    (host,) = host_statuses(Namespace((TRAINS,), (pod("n1"),)), STACK, ("n1",))
+    (host,) = host_statuses(Namespace((TRAINS,), (pod("n1"),)), STACK, {"n1": ()})
     watch.look("digits", [host])
     assert not watch.steady("digits", host)
     now[0] = 6.0
@@ -640,7 +649,7 @@ def test_a_pod_that_no_node_takes_is_given_a_minute() -> None:
     now = [0.0]
     watch = Watch(lambda _: None, lambda: now[0])
     lost = pod("", phase="Pending", code="Unschedulable", why="0/2 nodes", began=False)
-    hosts = host_statuses(Namespace((TRAINS,), (lost,)), STACK, ("n1",))
+    hosts = host_statuses(Namespace((TRAINS,), (lost,)), STACK, {"n1": ()})
     assert watch.look("digits", hosts) == []
     now[0] = 61.0
     assert watch.look("digits", hosts) == list(hosts)

@@ -525,6 +525,23 @@ def test_health_knows_the_gpus_that_docker_told_the_first_process_alone(
     assert main(["health"]) == 0
 
 
+def test_health_counts_gpus_that_come_as_devices(
+    clean: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By CDI, as in Kubernetes: the variable is `void`, and the devices are in the container."""
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(container, "CONTROL", tmp_path / "nvidiactl")
+    assert main(["health"]) == 0  # The coordinator has none.
+    (tmp_path / "nvidiactl").touch()
+    assert "nvidia-smi does not run" in fails(capsys, 1, "health")
+    nvidia_smi(tmp_path, "echo 'GPU 0: TITAN RTX (UUID: GPU-a)'")
+    assert "1 of 2 GPUs are left" in fails(capsys, 1, "health")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_what_another_user_wrote_is_told_before_it_is_in_the_way(tmp_path: Path) -> None:
     folder = Path("/tmp") / f"kit-test-{os.getpid()}"  # Nobody has no way into pytest's own.

@@ -12,6 +12,8 @@ from trainer.launcher.settings import read_number
 
 FIRST_PROCESS = Path("/proc/1/environ")
 CGROUP = Path("/sys/fs/cgroup")
+CONTROL = Path("/dev/nvidiactl")
+"""The device of NVIDIA's driver that every container with a GPU has."""
 
 
 def visible_devices() -> str:
@@ -29,9 +31,19 @@ def visible_devices() -> str:
     return environ.get(name, "")
 
 
+def has_gpus() -> bool:
+    """Whether this container should have GPUs.
+
+    A device of the Container Device Interface, as Kubernetes and DRA give it, sets `void` so that
+    NVIDIA's hook adds no others (nvidia-container-toolkit, pkg/nvcdi).
+    """
+    visible = visible_devices()
+    return CONTROL.exists() if visible == "void" else visible not in {"", "none"}
+
+
 def list_gpus(number: str = "KIT_NPROC") -> list[str]:
     """The GPUs as nvidia-smi lists them; the variable `number` says how many there must be."""
-    if visible_devices() in {"", "void", "none"}:
+    if not has_gpus():
         return []
     # With this variable there is no container that could lack its GPUs.
     if "CUDA_VISIBLE_DEVICES" in os.environ:

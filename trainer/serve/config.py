@@ -15,7 +15,6 @@ Standard library only; every mistake is a LaunchError, whose message says what t
 """
 
 import json
-import os
 import re
 import socket
 from collections.abc import Mapping
@@ -176,8 +175,3 @@ def parse_sources(text: str) -> list[tuple[str, int]]:
             raise LaunchError(f'KIT_CHECKPOINT_SOURCES must be {form}, has "{each}"')
         found.append((parts[1].strip("[]"), int(parts[2])))
     return found
-
-
-def visible_gpus() -> bool:
-    """Whether the container was given GPUs by name; then they must be there."""
-    return os.environ.get("NVIDIA_VISIBLE_DEVICES", "") not in {"", "void", "none"}

@@ -60,6 +60,7 @@ class Pod:
     the reason why it does not run, as the scheduler or the node says it. `lost`: its node does not
     answer. `exit_status` is that of its container, or of the one before. `began`: its container has
     run. `grace` are the seconds that it has to end, `claims` the volume claims that it mounts.
+    `gpus` is the number that it asks for; `by_uuid`: it claims those of the inventory instead.
     """
 
     name: str
@@ -80,6 +81,8 @@ class Pod:
     code: str = ""
     grace: int = 0
     claims: tuple[str, ...] = ()
+    gpus: int = 0
+    by_uuid: bool = False
 
     @property
     def over(self) -> bool:
@@ -214,6 +217,7 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
     index = (meta.get("annotations") or {}).get(INDEX)
     state, before = seen.get("state") or {}, seen.get("lastState") or {}
     over = state.get("terminated") or before.get("terminated") or {}
+    resources = container.get("resources") or {}
     return Pod(
         name=meta["name"],
         stack=labels.get(INSTANCE, ""),
@@ -232,6 +236,8 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
         why=why,
         code=code,
         grace=spec.get("terminationGracePeriodSeconds") or 0,
+        gpus=int((resources.get("limits") or {}).get("nvidia.com/gpu") or 0),
+        by_uuid=bool(resources.get("claims")),
         claims=tuple(
             each["persistentVolumeClaim"]["claimName"]
             for each in spec.get("volumes") or ()

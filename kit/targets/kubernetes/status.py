@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from kit.runtime.endings import HOPELESS, never_began
 from kit.runtime.status import HostStatus, State
@@ -19,8 +20,10 @@ ENDED_CODES = {"Error", "OOMKilled"}
 STARTING = {"ContainerCreating", "PodInitializing"}
 
 
-def host_statuses(found: Namespace, stack: str, planned: Sequence[str]) -> tuple[HostStatus, ...]:
-    """Return the status of each planned host from its newest pod.
+def host_statuses(
+    found: Namespace, stack: str, planned: Mapping[str, tuple[str, ...]]
+) -> tuple[HostStatus, ...]:
+    """Return the status of each host from its newest pod; `planned` are its GPUs in the files.
 
     Pods that no node has taken yet stand for hosts without one. A pod that is marked for deletion
     counts only until its replacement is placed.
@@ -35,7 +38,9 @@ def host_statuses(found: Namespace, stack: str, planned: Sequence[str]) -> tuple
         pod = placed.get(host)
         if waiting and (pod is None or pod.ends or _failed(pod)):
             pod = waiting.pop(0)
-        statuses.append(_host_status(host, pod, refusal, ended=bool(over)))
+        status = _host_status(host, pod, refusal, ended=bool(over))
+        by_uuid = pod is not None and pod.by_uuid
+        statuses.append(replace(status, devices=planned.get(host, ())) if by_uuid else status)
     statuses += [_host_status(NOWHERE, pod, ended=bool(over)) for pod in waiting]
     return tuple(statuses)
 
@@ -67,6 +72,8 @@ def _host_status(host: str, pod: Pod | None, refusal: str = "", *, ended: bool) 
     return HostStatus(
         host=host,
         processes=pod.processes,
+        # A number of GPUs, which the device plugin chooses.
+        devices=tuple(map(str, range(pod.gpus))),
         state=_state(pod, ended=ended),
         exit_status=None if pod.phase == "Running" and pod.answers else pod.exit_status,
         message=explain(pod),

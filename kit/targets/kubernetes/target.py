@@ -146,7 +146,7 @@ class KubernetesTarget:
         return Seen(state, hosts, any(each.rolls for each in objects))
 
     def _hosts(self, found: Namespace, name: str) -> tuple[HostStatus, ...]:
-        planned = tuple(self._rendered.devices.get(name, ()))
+        planned = self._rendered.devices.get(name, {})
         if self._kubectl.settings.pool:
             return pool_statuses(found, _stack_of(name), len(planned))
         return host_statuses(found, _stack_of(name), planned)

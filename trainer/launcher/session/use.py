@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.launcher.container import CGROUP, visible_devices
+from trainer.launcher.container import CGROUP, has_gpus
 
 PROC = Path("/proc")
 TERMINALS = Path("/dev/pts")
@@ -45,7 +45,7 @@ def typed(terminals: Path, device: int) -> float:
 
 def gpus_compute() -> bool | None:
     """Return whether a GPU of this container computes now; None if it has none that can tell."""
-    if visible_devices() in {"", "void", "none"}:
+    if not has_gpus():
         return None
     query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
     try:

@@ -5605,7 +5605,7 @@ def serve_rendezvous() -> int:
 
 
 def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
-    """Serve only at KIT_ADDRESS or the endpoint's own address, until the run is over or a signal arrives.
+    """Serve at KIT_ADDRESS, or at the address of the endpoint, until the run is over or a signal.
 
     Return the exit code: NOT_OVER unless the run is `final`. A signal ends it also when its host is
     drained, while the training continues.

@@ -189,7 +189,7 @@ class KubernetesSection(Section):
     )
     job_kind: Literal["Job", "JobSet", "TrainJob"] = Field(
         "Job",
-        description="What a job is there: a `Job` of Kubernetes itself, a `JobSet`, or a "
+        description="The object of a job: a `Job` of Kubernetes itself, a `JobSet`, or a "
         "`TrainJob` of Kubeflow Trainer. The cluster must have the last two",
     )
     device_class: ObjectName | None = Field(

@@ -354,3 +354,27 @@ def test_no_name_means_a_key_that_the_place_has() -> None:
         assert not {name for _, meant in rows for name in meant.split()} & {*model.model_fields}
     named = {name for _, meant in names.OF_INVENTORY for name in meant.split()}
     assert not named & {*InventorySection.model_fields}
+
+
+def known_words() -> list[str]:
+    """All words of other programs that kit knows as keys, and the keys of a job."""
+    tables = [value for key, value in vars(names).items() if key.isupper()]
+    rows = [row for table in tables if isinstance(table, (list, tuple)) for row in table]
+    meant = [row[1] for row in rows if isinstance(row, tuple) and len(row) == 2]
+    words = {word for text in meant if isinstance(text, str) for word in text.split()}
+    return sorted(words | JobSection.model_fields.keys())
+
+
+@pytest.mark.parametrize("value", ["x", 1, None, [], {"a": 1}], ids=str)
+@pytest.mark.parametrize("section", ["", "train", "checkpoint"])
+def test_each_known_word_has_an_answer_wherever_it_is(section: str, value: object) -> None:
+    words = known_words()
+    assert {"notify", "nproc_per_node"} <= {*words}
+    for word in words:
+        document = yaml.safe_load(sandbox.JOB)
+        place = document.setdefault(section, {}) if section else document
+        place.setdefault(word, value)
+        try:
+            JobSection.model_validate(document)
+        except ValidationError as error:
+            assert all(each.what for each in explain.faults(error, JobSection, "file", document))

@@ -145,7 +145,7 @@ def _is_known(snippet: Snippet, root: type[BaseModel]) -> bool:
             else []
         )
         fields = {name for model in models for name in model.model_fields}
-        if section not in root.model_fields or (models and not fields >= {*content}):
+        if section not in root.model_fields or (models and not fields >= {*_keys(content)}):
             return False
     return True
 

@@ -365,10 +365,10 @@ def known_words() -> list[str]:
     return sorted(words | JobSection.model_fields.keys())
 
 
-@pytest.mark.parametrize("value", ["x", 1, None, [], {"a": 1}], ids=str)
-@pytest.mark.parametrize("section", ["", "train", "checkpoint"])
+@pytest.mark.parametrize("value", ["x", [], {"a": 1}], ids=str)
+@pytest.mark.parametrize("section", ["", "train"])
 def test_each_known_word_has_an_answer_wherever_it_is(section: str, value: object) -> None:
-    words = known_words()
+    words, found = known_words(), list[Fault]()
     assert {"notify", "nproc_per_node"} <= {*words}
     for word in words:
         document = yaml.safe_load(sandbox.JOB)
@@ -377,4 +377,6 @@ def test_each_known_word_has_an_answer_wherever_it_is(section: str, value: objec
         try:
             JobSection.model_validate(document)
         except ValidationError as error:
-            assert all(each.what for each in explain.faults(error, JobSection, "file", document))
+            found += explain.faults(error, JobSection, "file", document)
+    assert len(found) > len(words) / 2
+    assert all(each.what for each in found)

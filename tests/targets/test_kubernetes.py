@@ -635,6 +635,12 @@ REFUSED = {
         JOB,
         "digits.yaml:1: hosts: .*have 1 or 2 GPUs.*gpus_per_host",
     ),
+    "a TrainJob of hosts by UUID and whole": (
+        ONE.replace("training}", "training, job_kind: TrainJob, device_class: gpu.nvidia.com}")
+        + "  n2: {address: b, gpus: [{uuid: GPU-a}, {uuid: GPU-b, use: none}]}\n",
+        JOB,
+        "digits.yaml:1: hosts: .*by UUID of others.*job_kind: JobSet",
+    ),
     "MIG": (ONE.replace("gpus: 1", "gpus: [{uuid: MIG-1}]"), JOB, r"gpus\[0\]: a MIG instance .*"),
     "split by UUID": (
         ONE.replace("gpus: 1", "gpus: [{uuid: GPU-a}, {uuid: GPU-b, use: none}]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import subprocess
 import sys
@@ -448,6 +449,10 @@ def test_a_missing_kubectl_is_told(fake: Fake, monkeypatch: pytest.MonkeyPatch) 
 
 
 ERRORS = {
+    'error: the server doesn\'t have a resource type "jobsets"': "job_kind: Job}",
+    'error: the server doesn\'t have a resource type "podmonitors"': "prometheus_operator: …}` out",
+    'no matches for kind "ResourceClaimTemplate" in version "resource.k8s.io/v1"': "device_class",
+    'failed calling webhook "mjobset.kb.io": connection refused': "the controller of that webhook",
     'error: context "prod" does not exist': "get-contexts",
     'Error from server (NotFound): namespaces "training" not found': "create namespace training",
     "The connection to the server a:6443 was refused - connection refused": "readyz",
@@ -458,7 +463,7 @@ ERRORS = {
 @pytest.mark.parametrize("stderr", ERRORS)
 def test_errors_of_kubectl_have_a_hint(fake: Fake, stderr: str) -> None:
     with pytest.raises(KubectlError) as caught:
-        fake(f"echo '{stderr}' >&2; exit 1").run("get", "pods")
+        fake(f"echo {shlex.quote(stderr)} >&2; exit 1").run("get", "pods")
     assert stderr in caught.value.message
     assert ERRORS[stderr] in caught.value.hint
 
@@ -669,6 +674,11 @@ def test_records_are_read_by_a_job_with_the_same_claim(project: Project, kind: s
     # It is none of the job's objects, which `kit deploy` and `kit stop` count.
     assert "app.kubernetes.io/instance" not in reader["metadata"]["labels"]
     assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+def test_a_job_without_a_claim_has_no_records(project: Project) -> None:
+    with pytest.raises(KitError, match="in a volume claim"):
+        reader_of("lab", [{"spec": {"containers": [], "volumes": []}}])
 
 
 def test_what_the_reader_prints_is_read(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from kit.errors import KitError, one_line
 from kit.model import Kubernetes
 
+_UNKNOWN = "(?i)(doesn't have a resource type|no matches for kind) [\"']?"
+"""The beginning of kubectl's words for a kind that the cluster lacks."""
 _FORBIDDEN = re.compile(
     r'User "([^"]+)" cannot (\S+) resource "([^"]+)"(?: in API group "([^"]*)")?'
 )
@@ -76,10 +78,12 @@ HINTS = {
 def _mistakes(settings: Kubernetes) -> dict[str, str]:
     namespace, kind = settings.namespace, settings.job_kind
     return {
-        "doesn't have a resource type|no matches for kind|could not find the requested resource": (
-            f"let an administrator install what has {kind}, in the version that the file names, or "
-            "write `kubernetes: {job_kind: Job}`"
-        ),
+        rf"{_UNKNOWN}(podmonitor|prometheusrule)": "the cluster lacks Prometheus Operator: leave "
+        "`kubernetes: {prometheus_operator: …}` out",
+        rf"{_UNKNOWN}resourceclaimtemplate": "claims need Kubernetes 1.34 and a DRA driver: leave "
+        "`kubernetes: {device_class: …}` out",
+        _UNKNOWN: f"let an administrator install what has {kind}, in the version that the file "
+        "names, or write `kubernetes: {job_kind: Job}`",
         "context .* does not exist": "correct `kubernetes: {context: …}` in the inventory: "
         "kubectl config get-contexts -o name",
         r"(stat|open) .*: no such file": "correct `kubernetes: {kubeconfig: …}` in the inventory",

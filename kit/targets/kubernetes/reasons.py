@@ -18,6 +18,7 @@ OTHERS = "node affinity/selector"
 TAKEN = "a pod of it already"
 WORDS = {
     rf"Insufficient {re.escape(GPU)}": f"no free GPU ({GPU})",
+    r"cannot allocate all claims": "no free GPU with one of its UUIDs (kubectl get resourceslices)",
     r"Insufficient (\S+)": r"too little free \1",
     r"node\(s\) didn't match pod anti-affinity rules": TAKEN,
     r"node\(s\) were unschedulable": "been cordoned (kubectl uncordon)",

@@ -17,7 +17,7 @@ from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.names import COMPONENT, MANAGED_BY, MANAGER, PART_OF
 
 PROGRAM = f"""\
-import base64, io, os, tarfile, textwrap
+import base64, io, os, tarfile
 out = io.BytesIO()
 with tarfile.open(fileobj=out, mode="w:gz") as tar:
     if os.path.isdir("{CHECKPOINTS}/{FOLDER}"):
@@ -67,8 +67,14 @@ def from_claim(
 
 
 def reader_of(cluster: str, objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the Job that reads what the pods among these objects mount as their checkpoints."""
-    pod, volume = next(_with_checkpoints(objects))
+    """Return the Job that reads what the pods among these objects mount as their checkpoints.
+
+    Raises:
+        KitError: They mount none.
+    """
+    pod, volume = next(_with_checkpoints(objects), (None, {}))
+    if pod is None or "persistentVolumeClaim" not in volume:
+        raise KitError("the job keeps no checkpoints, and no records, in a volume claim")
     (container,) = pod["containers"]
     labels = {PART_OF: cluster, MANAGED_BY: MANAGER, COMPONENT: "reader"}
     security = container["securityContext"] | {"readOnlyRootFilesystem": True}

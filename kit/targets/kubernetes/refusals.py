@@ -8,6 +8,7 @@ from kit.errors import INVENTORY, Fault
 from kit.model import Host, Kubernetes, Mount
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
+from kit.targets.kubernetes.pods import by_uuid
 from kit.values import count
 
 MOST_CONFIG = 2**20
@@ -69,6 +70,10 @@ def _of_kind(plan: Plan) -> Iterator[Fault]:
             numbers = " or ".join(map(str, sizes))
             what = f"its hosts have {numbers} GPUs, and those of a TrainJob are alike"
             fix = "write `gpus_per_host: …`, or `kubernetes: {job_kind: JobSet}` in the inventory"
+            yield Fault(job.name, ("hosts",), what, fix)
+        elif plan.kubernetes.device_class and len({*map(by_uuid, job.placements)}) > 1:
+            what = "it gets all GPUs of some hosts, and GPUs by UUID of others, which are not alike"
+            fix = "write `kubernetes: {job_kind: JobSet}` in the inventory"
             yield Fault(job.name, ("hosts",), what, fix)
 
 

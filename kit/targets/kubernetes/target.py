@@ -332,7 +332,7 @@ class KubernetesTarget:
         try:
             if running:
                 return FoundRecords(from_pod(self._kubectl, running[0]))
-            objects = rendered_objects(self._kubectl, self._tree)[stack]
+            objects = rendered_objects(self._kubectl, self._tree).get(stack, ())
             return FoundRecords(from_claim(self._kubectl, self._cluster, objects))
         except KitError as error:
             return FoundRecords((), (error,))

@@ -155,7 +155,8 @@ class Kubernetes:
     `pool`: hosts are any nodes, with GPUs of the `product` unless it is None. `queue` and
     `priority_class` are Kueue's, None without it. `job_kind` is the kind of object that trains:
     `Job`, `JobSet` or `TrainJob`. `device_class` is that of NVIDIA's DRA driver, None without it.
-    `prometheus_operator`: the cluster's scrapes the workloads.
+    `prometheus_operator`: the cluster's scrapes the workloads. `topology` is a label of nodes: its
+    value is the same for nodes that are close to each other.
     """
 
     context: str | None
@@ -173,6 +174,7 @@ class Kubernetes:
     job_kind: str = "Job"
     device_class: str | None = None
     prometheus_operator: bool = False
+    topology: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from trainer.contract.words import shown
 LONGEST_NAME = 253
 """Kubernetes rejects longer names (RFC 1123, subdomain)."""
 LONGEST_LABEL = 63
+LABEL_NAME = r"([-a-z0-9.]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 
@@ -45,6 +46,13 @@ def _product(name: object) -> str:
     raise WrongValueError(what, "write one of `kubectl get nodes -L nvidia.com/gpu.product`")
 
 
+def _label_name(name: object) -> str:
+    if isinstance(name, str) and len(name) <= LONGEST_NAME and re.fullmatch(LABEL_NAME, name):
+        return name
+    what = f"{shown(name)} is not the name of a label"
+    raise WrongValueError(what, "write one of `kubectl get nodes --show-labels`")
+
+
 def _kubeconfig(path: object) -> str:
     if isinstance(path, str) and re.fullmatch(r"(~/|/)\S.*", path):
         return path
@@ -60,6 +68,10 @@ Context = Annotated[
 ]
 Product = Annotated[
     str, *text_field(_product, r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", "Tesla-T4", "A label")
+]
+LabelName = Annotated[
+    str,
+    *text_field(_label_name, f"^{LABEL_NAME}$", "example.com/rack", "A label's name"),
 ]
 Kubeconfig = Annotated[
     str, *text_field(_kubeconfig, r"^(/|~/)", "~/.kube/training.yaml", "A file of kubectl")
@@ -198,6 +210,13 @@ class KubernetesSection(Section):
         "that gets some GPUs of a host then gets those of the inventory, by `uuid:`",
         examples=["gpu.nvidia.com"],
     )
+    topology: LabelName | None = Field(
+        None,
+        description="Label of nodes whose value is the same for nodes that are close to each "
+        "other: the hosts of a job prefer those. With `queue`, Kueue chooses them, and the "
+        "ResourceFlavor of its queue needs a topology with this level",
+        examples=["example.com/rack"],
+    )
     prometheus_operator: bool = Field(
         False,
         description="Render a PodMonitor and the alerts for Prometheus Operator, which the "
@@ -230,6 +249,7 @@ def to_kubernetes(
         job_kind=section.job_kind,
         device_class=section.device_class,
         prometheus_operator=section.prometheus_operator,
+        topology=section.topology,
         pool=nodes is not None,
         product=nodes.product if nodes else None,
     )

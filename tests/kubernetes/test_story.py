@@ -24,6 +24,7 @@ from tests.sandbox import Project, Result, kit_process
 pytestmark = pytest.mark.kubernetes
 IMAGE = os.environ.get("KIT_KUBERNETES_IMAGE", "registry.lab:5000/stand-in:lab")
 GPU = "nvidia.com/gpu"
+DRIVER = "gpu.nvidia.com"
 COMPONENT = "app.kubernetes.io/component"
 DEADLINE = 180.0
 """Seconds for a state to come."""
@@ -99,7 +100,11 @@ class Story:
         return result
 
     def job(self) -> dict[str, Any]:
-        (found,) = json.loads(self.kit("status", "--json").out)["jobs"]
+        found = next(
+            each
+            for each in json.loads(self.kit("status", "--json").out)["jobs"]
+            if each["job"] == "digits"
+        )
         assert isinstance(found, dict)
         return found
 
@@ -239,6 +244,44 @@ def test_the_same_job_is_one_object(story: Story, kind: str, resource: str) -> N
     story.kit("stop", "digits")
     kinds = f"{resource},pods,jobs,services,networkpolicies"
     story.await_job(lambda _: story.objects(kinds) == [])
+
+
+def gpus_by_claim() -> dict[str, list[str]]:
+    """The UUIDs of the GPUs that NVIDIA's DRA driver, or one that plays it, offers by node."""
+    if "resourceslices." not in kubectl("api-resources", "-o", "name"):
+        return {}
+    found: dict[str, list[str]] = {}
+    for each in kubectl("get", "resourceslices", "-o", "json")["items"]:
+        spec = each["spec"]
+        for device in spec["devices"] if spec["driver"] == DRIVER else ():
+            found.setdefault(spec["nodeName"], []).append(device["attributes"]["uuid"]["string"])
+    return found
+
+
+def test_a_split_moves_gpus_by_uuid(story: Story) -> None:
+    divided = {node: uuids for node, uuids in gpus_by_claim().items() if len(uuids) > 1}
+    if not divided:
+        pytest.skip(f"no node offers two GPUs by the DRA driver {DRIVER}")
+    (node, (one, other, *_)), *_ = divided.items()
+    gpus = f"[{{uuid: {one}}}, {{uuid: {other}, use: inference}}]"
+    section = f"{{namespace: {story.namespace}, storage_size: 1GiB, device_class: {DRIVER}}}"
+    inventory = f"cluster: test\nengine: kubernetes\nkubernetes: {section}\nhosts:\n"
+    inventory += f"  {node}: {{address: {node}, gpus: {gpus}}}\n"
+    story.project.write(inventory, {"digits": JOB}, {"web": web("one")})
+    story.kit("render")
+    story.kit("deploy")
+    assert story.await_job(has_seen)["hosts"][0]["seen"] == [one]
+    assert "WRONG GPUs" not in story.kit("status").out
+    story.kit("split", "--train", other, "--infer", one, "--yes")
+    story.kit("render")
+    story.kit("deploy")
+    assert story.await_job(has_seen)["hosts"][0]["seen"] == [other]
+    templates = story.objects("resourceclaimtemplates")
+    assert len(templates) == 2, templates  # Those of before are gone.
+
+
+def has_seen(job: dict[str, Any]) -> bool:
+    return bool(job["hosts"] and job["hosts"][0]["seen"] and job["progress"])
 
 
 def test_a_mistake_in_the_job_is_told_and_removed(story: Story) -> None:

@@ -223,6 +223,8 @@ def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
         "job_kind": ["JobSet", "TrainJob"],
         "device_class": ["gpu.nvidia.com"],
         "prometheus_operator": [True],
+        "topology": ["topology.kubernetes.io/zone"],
+        "queue": ["team-vision"],
     }
     for key, values in choices.items():
         if draw(st.booleans()):
@@ -430,6 +432,28 @@ def test_a_drain_leaves_the_hosts_that_a_job_needs(project: Project) -> None:
     alone = manifests(project.write(INVENTORY).rendered())
     # It would keep a node from ever being drained.
     assert "PodDisruptionBudget" not in {each["kind"] for each in alone}
+
+
+def test_the_hosts_of_a_job_are_close_to_each_other(project: Project) -> None:
+    near = "training, topology: topology.kubernetes.io/zone"
+    objects = manifests(project.write(POOL.replace("training", near)).rendered())
+    hold_to_the_api(objects)
+    template = of_kind(objects, "Job", "train-digits")["spec"]["template"]
+    (term,) = template["spec"]["affinity"]["podAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    chosen = term["podAffinityTerm"]
+    assert chosen["topologyKey"] == "topology.kubernetes.io/zone"
+    assert chosen["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    # Kueue chooses the nodes of what it admits: the scheduler's wishes come too late.
+    queued = POOL.replace("training", f"{near}, queue: team-vision")
+    template = of_kind(manifests(project.write(queued).rendered()), "Job", "train-digits")["spec"][
+        "template"
+    ]
+    assert template["metadata"]["annotations"] == {
+        "kueue.x-k8s.io/podset-preferred-topology": "topology.kubernetes.io/zone"
+    }
+    assert "podAffinity" not in template["spec"]["affinity"]
 
 
 def test_jobs_wait_in_a_queue_of_kueue(project: Project) -> None:
@@ -706,6 +730,7 @@ WRONG = {
     "namespace: a, context: ''": "kubectl config get-contexts",
     "namespace: a, kubeconfig: kube.yaml": "begins with / or ~/",
     "namespace: a, image_pull_secret: A_B": "is not the name of an object",
+    "namespace: a, topology: a b": "is not the name of a label",
     "namespace: a, storage_access: RWX": "use one of ReadWriteMany, ReadWriteOnce",
     "context: a": "namespace",
 }

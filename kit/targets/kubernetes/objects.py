@@ -89,7 +89,8 @@ class Pod:
     "". `apart`: a node runs at most one. `gpus` are those of
     each pod. `limits` and `requests` are quantities by resource. `linger` are the seconds in which
     it still answers before it receives SIGTERM, within `grace`, None for the default. `devices`
-    claims its GPUs by UUID; without it, `limits` has their number.
+    claims its GPUs by UUID; without it, `limits` has their number. `near` is the label of nodes of
+    which the pods prefer those with the same value.
     """
 
     part: Part
@@ -112,6 +113,8 @@ class Pod:
     linger: int
     grace: int | None
     devices: DeviceClaim | None = None
+    near: str = ""
+    annotations: tuple[tuple[str, str], ...] = ()
 
     @property
     def configs(self) -> tuple[Config, ...]:

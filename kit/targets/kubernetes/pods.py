@@ -33,6 +33,7 @@ START = 300
 """Seconds that the built-in server has to answer; it imports PyTorch first."""
 START_PERIOD = 5
 """Seconds between two questions whether a server has started."""
+TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 LINGER = 5
 """Seconds until all nodes know that a pod leaves its Service. Requests reach it meanwhile."""
 
@@ -45,7 +46,9 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
     gpus = part.gpus if part.placements else 0
     pool = plan.kubernetes is not None and plan.kubernetes.pool
     linger = LINGER if part.role is Role.SERVE else 0
-    devices = _devices(plan, workload, part)
+    devices, settings = _devices(plan, workload, part), plan.kubernetes
+    apart = bool(part.placements) and part.replicas > 1
+    near = settings.topology if settings and apart and part.role is Role.TRAIN else None
     bounds = (
         *(((GPUS, str(gpus)),) if gpus and not devices else ()),
         *((("memory", quantity(limits.memory)),) if limits and limits.memory else ()),
@@ -68,10 +71,12 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
         requests=SMALL if part.role is Role.RENDEZVOUS else (),
         pull_secret=(plan.kubernetes and plan.kubernetes.image_pull_secret) or "",
         product=((plan.kubernetes and plan.kubernetes.product) or "") if gpus else "",
-        apart=bool(part.placements) and part.replicas > 1,
+        apart=apart,
         linger=linger,
         grace=None if part.grace is None else part.grace + linger,
         devices=devices,
+        near="" if settings is None or not near or settings.queue else near,
+        annotations=((TOPOLOGY, near),) if settings and settings.queue and near else (),
     )
 
 

@@ -22,7 +22,7 @@ def of_kernel(machine: str) -> str:
 
 
 def of_gpus(models: Iterable[str | None]) -> str:
-    """Return the architecture of a host with these GPUs: amd64, unless one belongs to an ARM."""
+    """Return the architecture of a host: arm64 if a GPU is part of an ARM system, else amd64."""
     return ARM64 if any(model and _IN_ARM.search(model) for model in models) else AMD64
 
 
@@ -32,6 +32,6 @@ def platform(architecture: str) -> str:
 
 
 def lacks(platforms: Sequence[str], architecture: str) -> bool:
-    """Return whether an image with these platforms cannot run; it can if none is known."""
+    """Return whether an image lacks an architecture; False if its platforms are unknown."""
     wanted = platform(architecture)
     return bool(platforms) and not any(f"{each}/".startswith(f"{wanted}/") for each in platforms)

@@ -1,7 +1,7 @@
 """The archive of a job's code: the same bytes, and so the same digest, for the same files.
 
-It is a plain tar file: a data set of one file, so that modes, links and names of every kind reach
-the hosts unchanged. Owners and times are not in it.
+It is a plain tar file, stored as a data set of one file, so that modes, links and all names reach
+the hosts unchanged. It contains no owners and times.
 """
 
 from __future__ import annotations

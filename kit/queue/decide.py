@@ -57,8 +57,8 @@ stop, the last in the order comes first; of others, the lowest priority, then th
 """
 NONE: Loss = (False, -1, 0)
 Cost = tuple[bool, Loss, bool, int]
-"""The cost of a unit, the smallest first: the job's own units; then by the loss of other jobs, which
-is none for free GPUs; then hosts where the job is or was; then hosts with the fewest free GPUs.
+"""The cost of a unit, the smallest first: the job's own units; then by the loss of other jobs (none
+for free GPUs); then hosts where the job is or was; then hosts with the fewest unassigned GPUs.
 """
 
 

@@ -113,7 +113,7 @@ class Spent:
     months: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     def until(self, now: float, half_life: float) -> dict[str, float]:
-        """Return the hours with the half-life applied until `now`. A clock set back has no effect."""
+        """Return the hours with the half-life applied until `now`. A clock set back is ignored."""
         left: float = 0.5 ** (max(0.0, now - self.at) / half_life)
         return {person: hours * left for person, hours in self.hours.items()}
 

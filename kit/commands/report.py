@@ -35,7 +35,7 @@ from kit.yamlfile import read_text
 from trainer.contract.words import nearest
 
 MOST = 8
-"""Runs side by side; the page has as many colours."""
+"""The most runs side by side; the page has this number of colours."""
 
 
 @click.command("report", short_help="Show runs side by side, as a page and in the terminal.")

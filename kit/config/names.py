@@ -1,4 +1,4 @@
-"""Keys of Compose, Kubernetes, Slurm, torchrun and training scripts, and what says the same in kit.
+"""Keys of Compose, Kubernetes, Slurm, torchrun and training scripts, and their equivalents in kit.
 
 The names are in snake case: `shmSize` and `shm-size` are `shm_size` here.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 Rows = tuple[tuple[dict[str, Any], str], ...]
-"""Keys of kit with an example, and the names that mean them. The first fitting row is proposed."""
+"""Keys of kit with an example, and their other names. The first matching row is proposed."""
 Reasons = tuple[tuple[str, str], ...]
-"""Why a key is left out, and the names of such keys."""
+"""Reasons why keys are left out, and the names of these keys."""
 
 NOTIFY = {"notify": [{"url": {"env": "MAIL_URL"}}]}
 GPUS = {"hosts": {"gpus_per_host": 1}}

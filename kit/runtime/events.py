@@ -169,7 +169,7 @@ class Reader:
             self.failure = f"{line.host}: {event.reason}"
 
     def _epoch(self, event: events.Epoch, line: LogLine) -> None:
-        self.untaught = ""  # It is reported again after each epoch that has it.
+        self.untaught = ""  # The event is repeated after each such epoch.
         self._progress(event, line)
 
     def _begin(self, event: events.Begin, _line: LogLine) -> None:

@@ -67,7 +67,7 @@ def current_user() -> str:
 
 
 def deployment(work: Workload, started: float, source: Source) -> Deployment:
-    """Return the entry for a workload; `started` is its start, `source` the version of its files."""
+    """Return the entry of a workload; `started` is its start, `source` the version of its files."""
     return Deployment(
         work.name,
         started,

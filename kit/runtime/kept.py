@@ -233,7 +233,7 @@ def stack_of(name: str) -> str:
 
 
 def is_of(container: str, cluster: str, name: str) -> bool:
-    """Return whether a container is a worker or a server of a workload, in a Swarm or by Compose."""
+    """Return whether a container trains or serves for a workload, in a Swarm or by Compose."""
     roles = "|".join(role for role in Role if role.works)
     stack = re.escape(stack_of(name))
     project = re.escape(project_of(cluster, stack_of(name)))

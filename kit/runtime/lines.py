@@ -17,8 +17,8 @@ _RANK = re.compile(r"\[rank(\d+)\]: ?")
 def split(text: str) -> tuple[int | None, str]:
     """Split a worker's line into its rank and its text, without the launcher's `[rank3]: `.
 
-    The launcher adds it to lines from a pipe: torchrun adds it only to files, which would grow during
-    the whole job.
+    The launcher adds it to lines from a pipe: torchrun adds it only to files, which would grow
+    during the whole job.
     """
     match = _RANK.match(text)
     return (int(match[1]), text[match.end() :]) if match else (None, text)

@@ -15,8 +15,8 @@ from kit.values import count, names_gpu
 def wrong_gpus(statuses: Sequence[JobStatus], names: Collection[str] = ()) -> tuple[str, ...]:
     """Report containers that see other GPUs than assigned, and GPUs that two containers see.
 
-    Containers that have not reported their GPUs yet are skipped. If `names` is not empty, only these
-    workloads are checked.
+    Containers that have not reported their GPUs yet are skipped. If `names` is not empty, only
+    these workloads are checked.
     """
     living = [status for status in statuses if status.state not in ENDED]
     selected = [status for status in living if not names or status.job in names]

@@ -62,7 +62,7 @@ class Target(Protocol):
         """Return the status of all known workloads, including ended ones."""
 
     def missing(self) -> tuple[str, ...]:
-        """Return lines about parts of the rendered files, except workloads, that are not deployed."""
+        """Return a line for each rendered part, other than workloads, that is not deployed."""
 
     def known(self) -> Mapping[str, Known]:
         """Return the workloads with output to read or containers to end, by name."""

@@ -60,7 +60,7 @@ def _other_port(host: str, port: InterfaceFacts, wanted: Wanted) -> Iterator[Fin
 
 
 def _first(host: str, interface: InterfaceFacts, address: str) -> Iterator[Finding]:
-    """Say that NCCL and gloo, which know interfaces alone, use another address of the interface."""
+    """Yield a note if NCCL and gloo, which know only interfaces, use another of its addresses."""
     own = [each.partition("/")[0] for each in interface.addresses]
     first = "127.0.0.1" if interface.name == "lo" else own[0]
     if first != address:

@@ -125,7 +125,7 @@ class Controller:
                 self._carrier.update(record)
 
     def _begin(self, begin: Begin, now: float, waited: float) -> None:
-        """Start a job on a host. If the host's engine refuses it, jobs avoid the host for a while."""
+        """Start a job on a host. If the host's engine refuses, jobs avoid the host for a while."""
         self._say(f"{begin.job} gets {', '.join(begin.gpus)} of {begin.host}")
         try:
             self._carrier.begin(begin, now, waited)

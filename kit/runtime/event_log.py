@@ -23,7 +23,7 @@ Source = Callable[[float | None], Sequence[LogLine]]
 
 
 def last_lines(read: Callable[[str], list[LogLine]]) -> list[LogLine]:
-    """Return a source's last lines, with events if there are any; `read` takes a number of lines."""
+    """Return a source's last lines, with events if it has some; `read` takes a number of lines."""
     lines = read(TAIL)
     if len(lines) < int(TAIL) or any(is_event(line.text) for line in lines):
         return lines

@@ -170,7 +170,7 @@ def _overlay(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _rendezvous(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
-    """Yield findings on links to the rendezvous: of running jobs, or to the host for a future one."""
+    """Yield findings on links to the rendezvous of running jobs, or to the host of a future one."""
     assert results.overlay is not None
     for (host, job), error in results.reached.items():
         run = f"kit logs {job}; look at the rendezvous' task: docker service ps"

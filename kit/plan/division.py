@@ -140,7 +140,7 @@ def _blocks_of_stage(size: Gpt, parallel: Parallel) -> int:
 
 
 def tokens_of(train: Train) -> int:
-    """Return the number of tokens that the model knows; an estimate if only the trainer knows it."""
+    """Return the number of tokens of the model; an estimate if only the trainer knows it."""
     if train.tokenizer is None:
         return CHARACTERS
     if train.tokenizer != "bpe":

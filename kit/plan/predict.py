@@ -74,9 +74,9 @@ class Prediction:
 
     `steps` are the measured times. `measured_links`: the speed between hosts was measured. `worth`
     is the largest number of hosts in `forecasts` up to which added hosts add half of their own
-    speed. `wanted_speed` (bits per second) or `wanted_batch` (samples of a GPU) alone would give all
-    hosts an efficiency of 90 %; None if they have it. `better_without` names GPUs without which the
-    job is faster, and the factor.
+    speed. `wanted_speed` (bits per second) or `wanted_batch` (samples of a GPU) alone would give
+    all hosts an efficiency of 90 %; None if they have it. `better_without` names GPUs without which
+    the job is faster, and the factor.
     """
 
     steps: tuple[StepTime, ...]

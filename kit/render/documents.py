@@ -48,8 +48,8 @@ def plan_json(
 ) -> str:
     """Return the plan as JSON, with one line for each host and each placement.
 
-    With `predictions` (dataclasses by job) it also contains the costs of the exchange modes, and the
-    ranks: a new host changes the ranks of all later hosts. With the `sizes` of data sets, it
+    With `predictions` (dataclasses by job) it also contains the costs of the exchange modes and
+    the ranks: a new host changes the ranks of all later hosts. With the `sizes` of data sets, it
     contains the times of their first fetch.
     """
     plan, whole = lowered.plan, predictions is not None

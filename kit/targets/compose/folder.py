@@ -5,7 +5,7 @@ key/kit-key                       the cluster's key, in a folder that only the l
 lock/holder                       the current deploy    (this and the rest on one host only)
 history.jsonl                     the deployments
 stopped/<job>.json                the final status of a job without containers
-queue/<note>.json                 the queue: the pool, its jobs, what people have used, hosts
+queue/<note>.json                 the queue: the pool, its jobs, the use of people, hosts
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class HostFolder:
     def put_note(
         self, name: str, document: Mapping[str, Any], known: Mapping[str, Any] | None = None
     ) -> None:
-        """Write a note of the queue, in place of the `known` one: another one stays."""
+        """Write a note of the queue; with `known`, only if the present note is this one."""
         check = ""
         if known is not None:
             before = shlex.quote(json.dumps(known))

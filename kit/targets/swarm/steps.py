@@ -70,7 +70,7 @@ class Label(Step):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Step):
-    """Note on a node, by its ID, which GPUs a workload wants: jobs of the queue leave them."""
+    """Record on a node, by its ID, which GPUs a workload claims: jobs of the queue leave them."""
 
     node: str
     gpus: tuple[str, ...]
@@ -220,7 +220,7 @@ def key_step(cluster: str, present: Collection[str]) -> Iterator[MakeSecret]:
 def stack_cause(services: tuple[Service, ...], wanted: str, by_hand: str = "") -> str | None:
     """Return the reason to deploy a stack, or None if it is what its file says.
 
-    `wanted` is the file's hash, `by_hand` what somebody has changed since its deploy.
+    `wanted` is the file's hash, `by_hand` the changes by hand since its deploy.
     """
     if not services:
         return "it is not there"

@@ -27,7 +27,7 @@ def of_gpus(models: Iterable[str | None]) -> str:
 
 
 def platform(architecture: str) -> str:
-    """Return the platform of images for an architecture, as `linux/arm64`."""
+    """Return the platform of images for an architecture, such as `linux/arm64`."""
     return f"linux/{architecture}"
 
 

@@ -40,7 +40,7 @@ class Finding:
 
 
 def findings(measured: Measurements, hosts: Sequence[Host]) -> list[Finding]:
-    """Return what is slow, the slowest first."""
+    """Return the slow hosts and links, the slowest first."""
     declared = {host.name: host.speed for host in hosts}
     all_findings = [
         *_links(measured.links),

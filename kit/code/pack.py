@@ -39,7 +39,7 @@ def packed(entries: Sequence[Entry], sha256: str, folder: Path) -> Iterator[byte
 
     Raises:
         InputError: A file cannot be read, or the folder has changed.
-        KitError: There is no room for the archive.
+        KitError: The disk has no space for the archive.
     """
     found = hashlib.sha256()
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""`kit queue`: what runs, what waits and why; and the controller that decides it."""
+"""`kit queue`: the running and waiting jobs, with reasons; and the controller of the queue."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _summary(runs: Sequence[Run]) -> None:
 
 
 def _show_usage(runs: Sequence[Run]) -> None:
-    """Show the owners of runs of the queue's jobs, and what the runs have used."""
+    """Show the owners of runs of the queue's jobs, and the usage of the runs."""
     used = {run.label: usage_words(usage) for run in runs if (usage := usage_of(run))}
     names = list(next(iter(used.values()), ()))
     rows = table("run", *names, right=names[1:])

@@ -59,7 +59,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A line in the kernel's log on a lost GPU that is no XID; `at` as for an Xid.
+    """A line in the kernel's log on a lost GPU that is not an XID; `at` as for an Xid.
 
     `bus` is its PCI address without the function, "" if the line has none.
     """

@@ -69,7 +69,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The PyTorch of an image: its CUDA ("" for a CPU build) and architectures, as `sm_80`."""
+    """The PyTorch of an image: its CUDA ("" for a CPU build) and architectures, such as `sm_80`."""
 
     image: str
     version: str

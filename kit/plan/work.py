@@ -136,7 +136,7 @@ class Plan:
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `images` are the names of all
     images that hosts run, without the digests of the `lock`. `data` is None if no job needs the
-    data services and the inventory does not ask for them. `pool` is what the queue divides.
+    data services and the inventory does not ask for them. `pool` are the GPUs of the queue.
     `ipv6`: a host has an IPv6 address. `kubernetes` are the settings of the Kubernetes cluster, if
     the inventory has them.
     """

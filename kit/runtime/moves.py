@@ -35,7 +35,7 @@ class Move(Step):
         """Copy the volume; the former host keeps its own.
 
         Raises:
-            KitError: A host cannot be reached, or there is no room.
+            KitError: A host cannot be reached, or its disk has no space.
         """
         with closing(Docker.of(self.source)) as source, closing(Docker.of(self.target)) as target:
             copy_volume(source, target, self.volume, self.image, CHECKPOINTS)

@@ -1,7 +1,7 @@
 """The check that each container sees the GPUs that the plan gives it.
 
 It compares the GPUs in the rendered files, those given to a container, and those visible in it. The
-last two must be equal. The first two may differ between a render and its deploy: this is no error.
+last two must be equal. The first two may differ between a render and its deploy.
 """
 
 from __future__ import annotations

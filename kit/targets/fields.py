@@ -13,7 +13,7 @@ Fields = dict[str, object]
 """Values by the names of fields, without those that are empty, zero or Docker's default."""
 
 Shape = type | tuple[type, ...] | list[Any] | dict[str, Any]
-"""What a value must be: of a type, a list of mappings with known keys, or such a mapping."""
+"""The form of a value: of a type, a list of mappings with known keys, or such a mapping."""
 
 LATER = frozenset({"healthcheck.start_interval"})
 """Fields that an engine of the supported versions may lack."""

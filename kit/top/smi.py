@@ -15,7 +15,7 @@ FIELDS = (
     "power.draw",
     "power.limit",
 )
-"""Of `nvidia-smi --help-query-gpu`. A model without a sensor has `[N/A]`."""
+"""Fields of `nvidia-smi --help-query-gpu`. A model without a sensor has `[N/A]`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ def _reach(target: Request) -> str:
 
 
 def data(request: Request) -> Request:
-    """Return what is in folders, and in the files of a training's data set."""
+    """Return listings of folders, and of the files of a training's data set."""
     folders = {each: _listing(_walk(each), each) for each in request["folders"]}
     return {"folders": folders, "sets": [_complete(each) for each in request["documents"]]}
 

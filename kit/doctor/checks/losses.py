@@ -29,7 +29,7 @@ STALLING_SXIDS = frozenset({11004, 12028, 19084})
 """SXids that are logged as not fatal, and after which GPUs hang (NVIDIA, Fabric Manager User Guide,
 "Non-Fatal NVSwitch SXid Errors")."""
 REGISTERED = frozenset({"Success", "N/A", "[N/A]"})
-"""States of a GPU's registration with the fabric manager that are no error."""
+"""States of a GPU's registration with the fabric manager that are not errors."""
 
 
 def check_bus(report: Report, want: WantedHost) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
 
 
 def _other_port(host: str, port: InterfaceFacts, wanted: Wanted) -> Iterator[Finding]:
-    """Yield what prevents NCCL from using one of several planned interfaces."""
+    """Yield faults that prevent NCCL from using one of several planned interfaces."""
     if not port.up:
         evidence, run = f"{port.name} is down", f"ip link set {port.name} up (as root)"
         yield wrong(codes.INTERFACE, host, evidence, f"{run}; look at the cable")

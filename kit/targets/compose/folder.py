@@ -30,7 +30,7 @@ from trainer.contract.bearer import KEY
 
 T = TypeVar("T")
 Run = Callable[..., str]
-"""Runs a script on a host with a standard input, as `ssh.run`."""
+"""Runs a script on a host with a standard input, like `ssh.run`."""
 WHOLE = ".whole"
 """The last member of an archive; if it is missing, the connection was lost."""
 
@@ -46,8 +46,8 @@ rm "$new/{WHOLE}"
 done
 pwd -P
 """
-# A file, as `docker inspect` shows variables. Docker mounts the file alone, so any user of a
-# container may read it.
+# The key is a file, because `docker inspect` shows variables. Docker mounts only the file, so any
+# user of a container may read it.
 PUT_KEY = f"""
 umask 077
 mkdir -p key

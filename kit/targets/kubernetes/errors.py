@@ -16,7 +16,7 @@ _FORBIDDEN = re.compile(
 
 
 class KubectlError(KitError):
-    """kubectl has failed with an exit `status`; `stderr` is what it has printed."""
+    """kubectl has failed with an exit `status`; `stderr` is its error output."""
 
     def __init__(self, message: str, hint: str, stderr: str, status: int) -> None:
         super().__init__(message, hint)

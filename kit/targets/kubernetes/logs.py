@@ -58,7 +58,7 @@ def read_pod_log(kubectl: Kubectl, name: str, pod: Pod, *words: str) -> list[Log
 
 
 def parse(name: str, pod: Pod, text: str) -> LogLine | None:
-    """Return a line with its time; None for one of the node itself, about lines that are gone."""
+    """Return a line with its time; None for a line of the node itself about missing lines."""
     if not _STAMP.match(text):
         return None
     moment, line = stamped(text.encode())

@@ -26,7 +26,7 @@ class Object:
     `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why, or why a
     Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
     a Job that may fail for good. `waits`: the Job is suspended. `rolls`: pods of the Deployment's
-    former template still run, or nobody has seen it yet. `owner` is the object that makes a Job,
+    former template still run, or no controller has seen it. `owner` is the object that makes a Job,
     by its title.
     """
 

@@ -19,7 +19,7 @@ POLL = 1.0
 STUCK = 60.0
 """Seconds until a pod that no node takes, or that cannot get its image, counts as stuck."""
 PATIENT = {PULLING, SUSPENDED}
-"""Reasons to wait that are no fault."""
+"""Reasons to wait that are not faults."""
 STEADY = 5.0
 """Seconds that a container must run: the launcher needs some to find a mistake in the job."""
 LONGEST = 3600.0

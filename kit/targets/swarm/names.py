@@ -1,4 +1,4 @@
-"""The names in Swarm of what kit makes, and Swarm's limits for them. Pure."""
+"""The names of kit's objects in Swarm, and Swarm's limits for them. Pure."""
 
 from __future__ import annotations
 

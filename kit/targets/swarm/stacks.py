@@ -63,7 +63,7 @@ class Stack:
 
     @property
     def first(self) -> Part:
-        """The part whose restarts and updates are those of all services that say nothing else."""
+        """The part whose restarts and updates apply to all services without their own."""
         return (self.shared or self.services[0]).part
 
 

@@ -98,7 +98,7 @@ class UpdateService(Step):
     """Deploy one service of a stack, and wait until its hosts answer at `urls`, `timeout` seconds.
 
     `part` is its name in the file. `others` are the URLs of the services that are updated next: if
-    none of them answers, the server answers nobody, and there is nothing to wait for.
+    none of them answers, no host of the server answers, and waiting is useless.
     """
 
     stack: str

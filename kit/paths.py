@@ -38,7 +38,7 @@ class Paths:
         return self.jobs_folder().parent / "serve"
 
     def own(self) -> tuple[Path, ...]:
-        """Return the files of kit itself, which a render or a split changes: not a job's code."""
+        """Return kit's own files. They are not code of a job: a render or a split changes them."""
         beside = self.inventory.parent
         names = (TREES, DATA_SETS, MEASUREMENTS, IMAGES)
         folders = (self.jobs_folder(), self.servers_folder())

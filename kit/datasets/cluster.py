@@ -20,7 +20,7 @@ from kit.model import DataSet
 from kit.plan.data import DataPlan
 
 ATTEMPTS = 5
-"""The number of consecutive uploads that may end without a new byte on the storage host."""
+"""After this number of consecutive uploads without a new byte on the storage host, kit gives up."""
 TOO_OLD = "invalid choice: 'put'"
 """The message of argparse in an image without this command."""
 UPLOADS = ".uploads"

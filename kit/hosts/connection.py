@@ -1,8 +1,8 @@
 """HTTP to a Docker engine, through the docker command or ssh.
 
 Docker's own connection by ssh waits 30 s for a host that is down, and for ever for a host that dies
-while Docker reads its log. kit therefore runs the same command on the host by its own ssh: `docker
-system dial-stdio`.
+while Docker reads its log. kit therefore runs the same command, `docker system dial-stdio`, on the
+host through an ssh with time limits.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def from_status(status: JobStatus, number: int, lines: Iterable[LogLine]) -> Scr
 
 
 def from_lines(job: str, number: int, lines: Iterable[LogLine]) -> Script:
-    """Return a run from its kept lines, if nothing more is known of it."""
+    """Return a run of which the target knows nothing, from its kept lines."""
     lines = list(lines)
     end = outcome_of(lines)
     known = (end.world_size, end.restarts, end.failure, end.ranks)

@@ -59,7 +59,7 @@ function flush(  key) { for (key in last) print last[key]; split("", last) }
 }
 END { flush() }
 """
-"""A filter for events: of repeated events, only the last before an event of another kind."""
+"""A filter for events: of kinds that repeat, only the last events before one of the other kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def kept_logs(
 ) -> Kept:
     """Return the lines of workloads that the hosts have kept, from a `day` on.
 
-    With `events`, only events: of repeated ones, only the last before an event of another kind.
+    With `events`, only events: of kinds that repeat, only the last before one of the other kinds.
 
     Raises:
         KitError: No host has a collector, or none can be reached.

@@ -72,7 +72,7 @@ class Past:
     def events_of(self, names: Sequence[str]) -> Runs:
         """Return the kept events of all deployments of jobs.
 
-        Of repeated events, only the last before an event of another kind is returned.
+        Of kinds that repeat, only the last events before one of the other kinds are returned.
 
         Raises:
             KitError: No host gives lines.

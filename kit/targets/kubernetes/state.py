@@ -122,7 +122,7 @@ class Namespace:
         return tuple(each for each in self.of(stack) if each.kind == "Job" and each.name not in own)
 
     def working(self, stack: str) -> tuple[Object, ...]:
-        """Return the objects that train or answer: Jobs or their future owners, or Deployments."""
+        """Return the Jobs or Deployments that train or answer, or objects that will make Jobs."""
         roles = {str(Role.TRAIN), str(Role.SERVE)}
         own = [each for each in self.of(stack) if each.component in roles]
         works = tuple(each for each in own if each.kind in {"Job", "Deployment"})
@@ -192,7 +192,7 @@ def _replica_failure(status: Mapping[str, Any]) -> str:
 
 
 def _rolls(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Return whether a Deployment still replaces pods, like `kubectl rollout status`."""
+    """Return whether a Deployment has not rolled out completely, like `kubectl rollout status`."""
     if (status.get("observedGeneration") or 0) < (meta.get("generation") or 0):
         return True
     updated = status.get("updatedReplicas") or 0

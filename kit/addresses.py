@@ -12,7 +12,7 @@ import shlex
 from kit.values import DNS_LABEL, WrongValueError
 from trainer.contract.words import shown
 
-# What ssh, and docker's URL of an engine, take as the name of a host (OpenSSH, valid_hostname).
+# Host names that ssh and docker's engine URLs accept (OpenSSH, valid_hostname).
 _ALIAS = re.compile(r"(?!-)[\w.~+=-]+")
 # https://github.com/distribution/reference/blob/main/regexp.go, without the digest's length.
 _WORDS = r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*"
@@ -77,7 +77,7 @@ def endpoint(host: str, port: int) -> str:
 def login(text: str) -> str:
     """Check an SSH login: `user@host` or `host`, optionally with `:port` (IPv6 in brackets).
 
-    The host is a name that ssh knows: also an alias of ~/.ssh/config, which is no DNS name.
+    The host may be an alias of ~/.ssh/config, which is not a DNS name.
     """
     example = "write for example user1@pc1"
     user, at, place = text.rpartition("@")
@@ -102,7 +102,7 @@ def login(text: str) -> str:
 
 
 def _ssh_host(text: str) -> str:
-    """Check the host of a login: an IP address, also a link-local one with its zone, or a name."""
+    """Check the host of a login: a name or an IP address; link-local addresses have a zone."""
     bare, percent, zone = text.partition("%")
     if ":" in text:
         if percent and not _INTERFACE.fullmatch(zone):
@@ -214,7 +214,7 @@ def split_endpoint(text: str) -> tuple[str, str]:
 def bracketed(text: str) -> str:
     """Return `[IPv6]:port` for an IPv6 address that lacks the brackets, else "".
 
-    Of `fd00::1:5000`, the last group is the port, which has four or five digits mostly.
+    In `fd00::1:5000`, the last group is the port: most ports have four or five digits.
     """
     host, _, port = text.rpartition(":")
     if ":" in host and is_address(host) and re.fullmatch("[0-9]{4,5}", port):

@@ -1,4 +1,4 @@
-"""Builders of buildx that make an image for several platforms, each on a host that has it."""
+"""buildx builders for images of several platforms: each platform is built on a host that has it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Node:
 def nodes_of(
     engine: Docker, own: str, hosts: Iterable[Host], platforms: Sequence[str]
 ) -> tuple[Node, ...]:
-    """Return the engines that build for `platforms`: `engine`, and a host for each that it lacks.
+    """Return the engines that build for `platforms`: `engine`, and a host per missing platform.
 
     `own` is the platform of `engine`. If no host has a platform, `engine` emulates it.
     """
@@ -46,9 +46,9 @@ def nodes_of(
 
 
 def make_builder(engine: Docker, nodes: Sequence[Node], http: str, say: Say) -> str:
-    """Make the builder of these nodes unless it exists; return its name.
+    """Create the builder of these nodes unless it exists; return its name.
 
-    It stays, so that the next build has its cache. `http` is a registry without a certificate.
+    It is kept, so that the next build reuses its cache. `http` is a registry without TLS.
 
     Raises:
         KitError: A node cannot be reached.
@@ -62,14 +62,14 @@ def make_builder(engine: Docker, nodes: Sequence[Node], http: str, say: Say) -> 
         try:
             _add(engine, node, name, http, append=number > 0)
         except KitError:
-            if number:  # Without all of its nodes it would be found the next time.
+            if number:  # The next build would find the incomplete builder.
                 engine.command("the builder stays", "buildx", "rm", name)
             raise
     return name
 
 
 def _add(engine: Docker, node: Node, name: str, http: str, *, append: bool) -> None:
-    # It reaches and resolves what the host does.
+    # On the host's network, it reaches and resolves the same names as the host.
     options = ["--driver", "docker-container", "--driver-opt", "network=host", "--name", name]
     options += ["--platform", ",".join(node.platforms), *(["--append"] if append else [])]
     with TemporaryDirectory(prefix="kit-builder-") as folder:
@@ -81,6 +81,6 @@ def _add(engine: Docker, node: Node, name: str, http: str, *, append: bool) -> N
 
 
 def builder_name(nodes: Sequence[Node], http: str) -> str:
-    """Return the name of a builder; other nodes or another registry are another builder."""
+    """Return a builder's name, which depends on its nodes and its registry."""
     content = [http, *([node.url, *node.platforms] for node in nodes)]
     return f"kit-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]}"

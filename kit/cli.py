@@ -57,7 +57,7 @@ COMMANDS = {
     "notify": "notify:command",
     "schema": "schema:command",
 }
-"""The module of each command below kit.commands, and its name there."""
+"""The module of each command in kit.commands, and the command's name in it."""
 
 
 class _Commands(click.Group):
@@ -88,7 +88,7 @@ def cli() -> None:
 def main() -> int:
     """Run the command line; return 2 for a mistake in the input, 1 for a failure of the work."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # Characters beyond the terminal's set.
+        if isinstance(stream, io.TextIOWrapper):  # The terminal may lack some characters.
             stream.reconfigure(errors="backslashreplace")
     if "_KIT_COMPLETE" in os.environ:  # A shell completion runs kit.
         cli.main(prog_name="kit")
@@ -135,7 +135,7 @@ def _run() -> int:
 
 
 def _interrupted(error: BaseException) -> int:
-    """Return the exit status if a signal was the first cause of an error, as in cleanup; else 0."""
+    """Return the exit status if a signal is the root cause of an error, as in cleanup; else 0."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):

@@ -33,7 +33,7 @@ def dotted(loc: Loc) -> str:
 
 
 def once(lines: Iterable[str]) -> str:
-    """Join lines; those that several jobs or hosts have in common are there once."""
+    """Join lines without duplicates: several jobs or hosts may give the same line."""
     return "\n".join(dict.fromkeys(lines))
 
 

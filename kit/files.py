@@ -54,7 +54,7 @@ def temporary_of(name: str) -> str | None:
 def replace(path: Path, text: str, *, keep_mode: bool = False, mode: int | None = None) -> None:
     """Replace a file atomically: write it under another name and rename it.
 
-    With `keep_mode` it keeps the permissions of the replaced file. With `mode` it never has others.
+    `keep_mode` keeps the permissions of the replaced file. `mode` sets them at creation.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.kit-{secrets.token_hex(4)}")
@@ -73,7 +73,7 @@ def replace(path: Path, text: str, *, keep_mode: bool = False, mode: int | None 
 
 
 def replace_alone(path: Path, text: str, *, keep_mode: bool = False) -> None:
-    """Replace a file in a folder of other files, and remove what killed writers left.
+    """Replace a file in a folder of other files, and remove temporary files of killed writers.
 
     Raises:
         KitError: Another process writes there and does not end.

@@ -47,8 +47,8 @@ _FAILURES = (
 class Build:
     """A build of the trainer's image under all names of `images`.
 
-    `base` is the image that it begins with, None for the Dockerfile's. With several `platforms` the
-    result is pushed: an engine cannot store two images under one name.
+    `base` is the base image (None: the Dockerfile's). With several `platforms` the result is
+    pushed: an engine cannot store two images under one name.
     """
 
     images: tuple[str, ...]
@@ -57,7 +57,7 @@ class Build:
 
     @property
     def several(self) -> bool:
-        """Whether it gives an image for several platforms."""
+        """Whether it builds for several platforms."""
         return len(self.platforms) > 1
 
 
@@ -71,8 +71,8 @@ def build(
 ) -> None:
     """Build the trainer's image; `trainer` is the package's folder.
 
-    For several platforms the `nodes` build, each its own ones, and the result goes to the registry;
-    `http` is one without a certificate.
+    For several platforms, each of the `nodes` builds its own, and the result is pushed to the
+    registry. `http` is a registry without TLS.
 
     Raises:
         KitError: There is no engine, or the build failed and its output was printed.
@@ -98,7 +98,7 @@ def _build(
             tags = list(wanted.images)
             docker.legacy_build(folder, build_args=arguments, labels=labels, tags=tags, quiet=False)
             return
-        # The default builder puts the image into this engine, whichever builder is selected here.
+        # The default builder stores the image in this engine; another builder may be selected here.
         # Without provenance equal files give equal digests.
         lines = docker.buildx.build(
             folder,

@@ -28,11 +28,12 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The code that travels with a job: an archive of a folder, relative to the inventory's.
+    """The code that is sent with a job: an archive of a folder, relative to the inventory's.
 
-    `exclude` and `include` chose its `files`, of `bytes` in all, and `sha256` is the archive's.
-    `secrets` are names of files that may hold secrets, `left_out` other files that cannot travel.
-    `source` is the folder's commit in a deploy. Unless it is `here`, only the version is known.
+    `exclude` and `include` select its `files`, of `bytes` in total. `sha256` is the archive's.
+    `secrets` are names of files that may hold secrets, `left_out` other files that are not sent.
+    A deploy sets `source` to the folder's commit. `here`: the folder is on this machine; without
+    it, only the version is known.
     """
 
     folder: str
@@ -48,25 +49,25 @@ class Package:
 
     @property
     def version(self) -> str:
-        """The version as people read it."""
+        """The version, as shown to users."""
         return self.sha256[:DIGITS]
 
     @property
     def described(self) -> str:
-        """The folder and its commit, for people."""
+        """The folder and its commit, as shown to users."""
         return f"{self.folder}, {self.source}" if self.source else self.folder
 
     @property
     def data_set(self) -> DataSet:
-        """The data set that brings it to the hosts; its name is that of the content."""
+        """The data set that carries it to the hosts, named after its content."""
         return DataSet(code_name(self.sha256), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a session has: a folder that stays on its host, and the SSH keys of its users.
+    """The settings of a session: a persistent folder on its host, and the SSH keys of its users.
 
-    `started` differs from one start to the next; a container that starts again has the same.
+    `started` differs between starts; a container that restarts keeps it.
     """
 
     home: str
@@ -82,9 +83,9 @@ class Job:
     `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
     image's). `data` are its data sets. `framework` is that of `command`,
     `setup` are lines for sh that run before it. `quiet` is the time in seconds after which its
-    ranks are called silent (None: the launcher's default; 0: never). It ends `max_duration` seconds
-    after its start, or when it has computed nothing for `idle` seconds. `notify` is for this job
-    alone. `code` are the files with the custom functions that `train` names. `package` is
+    ranks are reported as silent (None: the launcher's default; 0: never). It ends `max_duration`
+    seconds after its start, or after `idle` seconds without computing. `notify` is for this job
+    only. `code` are the files with the custom functions that `train` names. `package` is
     the folder with its code. With `queue`, the queue decides which of its hosts train.
     """
 

@@ -1,4 +1,4 @@
-"""What `kit bench` has measured: values, and their JSON file beside the inventory.
+"""The measurements of `kit bench`: values, and their JSON file beside the inventory.
 
 Speeds of links are in bits per second of payload, of disks and memory in bytes per second; times
 are in seconds. `kit plan` reads them. Rendered files do not depend on them: they are reviewed, and
@@ -44,7 +44,7 @@ class Reduction:
 
     @property
     def speed(self) -> float:
-        """The bits per second on each link of a ring that takes as long.
+        """The bits per second on each link of a ring all-reduce that takes the same time.
 
         Each of n members of a ring sends 2(n-1)/n of the bytes (Patarasuk & Yuan 2009, doi
         10.1016/j.jpdc.2008.09.002). nccl-tests calls this the bus bandwidth.
@@ -55,7 +55,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class GpuRates:
-    """A GPU. `operations` are those of half-precision products per second."""
+    """A GPU. `operations` are half-precision operations per second in matrix products."""
 
     uuid: str
     model: str
@@ -65,7 +65,7 @@ class GpuRates:
 
 @dataclass(frozen=True, slots=True)
 class HostRates:
-    """One host at the address of that time.
+    """One host, with its address at the time of the measurement.
 
     `disk_of` is `data` (the data folder) or `container`. `cpu_steps` are training steps per second
     of a small network on one core, measured if the host has no GPU.
@@ -105,7 +105,7 @@ class Measurements:
     steps: tuple[StepTime, ...] = ()
 
     def of_hosts(self, addresses: dict[str, str]) -> Measurements:
-        """Return those of the hosts that still have the address that was measured."""
+        """Return the measurements of the hosts whose address has not changed since."""
         unchanged = {each.name for each in self.hosts if addresses.get(each.name) == each.address}
         return Measurements(
             self.measured,
@@ -116,7 +116,7 @@ class Measurements:
         )
 
     def updated(self, new: Measurements) -> Measurements:
-        """Return these with `new` ones in the place of older ones of the same hosts or job."""
+        """Return these; `new` ones replace older ones of the same hosts or job."""
         hosts = {each.name for each in new.hosts}
         jobs = {each.job for each in new.steps}
         addresses = {each.name: each.address for each in (*self.hosts, *new.hosts)}
@@ -133,7 +133,7 @@ class Measurements:
         )
 
     def link_speeds(self) -> dict[str, float]:
-        """Return the median speed of the links of each host that has some."""
+        """Return the median link speed of each host with measured links."""
         speeds: dict[str, list[float]] = {}
         for link in self.links:
             for name in (link.one, link.other):
@@ -145,8 +145,8 @@ class Measurements:
     def reduction_speed(self, hosts: Collection[str]) -> float | None:
         """Return the speed of an all-reduce among these hosts; None if it was not measured.
 
-        It was measured among just these hosts, among some more, or in all their pairs, of which the
-        slowest counts.
+        The measurement is that of exactly these hosts, of the smallest larger group, or of the
+        slowest of their pairs.
         """
         wanted = set(hosts)
         supersets = [each for each in self.reductions if wanted <= set(each.hosts)]

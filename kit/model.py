@@ -15,14 +15,14 @@ Tree = dict[str, str]
 """The rendered files: texts by path, relative to the tree."""
 
 AUTO = "auto"
-"""The interface of the route to the rendezvous, which the launcher finds."""
+"""The launcher finds the interface: that of the route to the rendezvous."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
     """An image in images.lock: its digest, `sha256:…`.
 
-    `platforms` are those that its registry has, as `linux/arm64`; none if they are not known.
+    `platforms` are those in its registry, such as `linux/arm64`; empty if unknown.
     """
 
     digest: str
@@ -101,9 +101,9 @@ class Gpu:
 class Host:
     """One host. `speed` is its link's in bits per second, `loc` its place in the inventory.
 
-    `interface` is None if the network's interface applies, several have commas. `lend` are the
-    hours in which the jobs of the queue may use it, None for always. `architecture` is that of its
-    processor, by Docker's name.
+    `interface` is None if the network's interface applies; several are separated by commas. `lend`
+    are the hours in which jobs of the queue may use it (None: always). `architecture` is its
+    processor's, by Docker's name.
     """
 
     name: str
@@ -147,16 +147,20 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
-    """The cluster of Kubernetes, and the place of the objects there.
+    """The Kubernetes cluster, and where its objects are.
 
-    `context` and `kubeconfig` are None for those that kubectl would take. `image_pull_secret` is
+    `context` and `kubeconfig` are None for kubectl's defaults. `image_pull_secret` is
     the name of a Secret in the `namespace`. `storage_class` is None for the cluster's default,
     `storage_size` is in bytes, `storage_access` an access mode of claims. `deployers` may run kit.
     `pool`: hosts are any nodes, with GPUs of the `product` unless it is None. `queue` and
     `priority_class` are Kueue's, None without it. `job_kind` is the kind of object that trains:
     `Job`, `JobSet` or `TrainJob`. `device_class` is that of NVIDIA's DRA driver, None without it.
+<<<<<<< HEAD
     `prometheus_operator`: the cluster's scrapes the workloads. `topology` is a label of nodes: its
     value is the same for nodes that are close to each other.
+=======
+    `prometheus_operator`: the cluster's Prometheus Operator scrapes the workloads.
+>>>>>>> words-kit
     """
 
     context: str | None
@@ -193,8 +197,8 @@ class Registry:
 class DataService:
     """The settings of the data services.
 
-    The server and the agents of all hosts listen on `port` and `peer_port`. `cache` is the most
-    bytes of a host's copies (None: no limit), `image` the services' (None: a training job's).
+    The server and the agents of all hosts listen on `port` and `peer_port`. `cache` limits the
+    bytes of a host's copies (None: no limit). `image` is the services' (None: a training job's).
     """
 
     port: int
@@ -207,7 +211,7 @@ class DataService:
 class DataSet:
     """A data set that a job needs. `version` is None for the newest.
 
-    `stream`: hosts read it from the data server while they train, instead of a copy of their own.
+    `stream`: hosts read it from the data server while they train, and keep no copy.
     """
 
     name: str
@@ -220,7 +224,7 @@ class DataSet:
         return self.name if self.version is None else f"{self.name}@{self.version}"
 
     def document(self) -> dict[str, str | int | bool | None]:
-        """Return it for JSON. Files of jobs that stream nothing stay as they were."""
+        """Return it for JSON; `stream` is present only if it is set."""
         document: dict[str, str | int | bool | None] = {"name": self.name, "version": self.version}
         return document | ({"stream": True} if self.stream else {})
 
@@ -231,8 +235,8 @@ class Monitoring:
 
     `retention` is a time as Prometheus writes it. `host` runs Prometheus and Grafana, the latter
     at `port`; None leaves the choice to kit. `password` is that of Grafana's user admin.
-    `alertmanager` is `host:port`. `logs` is what each host keeps of the lines of its containers;
-    None: Docker alone keeps them, until a container is removed.
+    `alertmanager` is `host:port`. `logs` limits the container logs that each host keeps; None:
+    only Docker keeps them, until a container is removed.
     """
 
     retention: str
@@ -305,9 +309,9 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job: `names` (empty: all), GPUs on each (None: all), smallest number.
+    """The hosts of a job: `names` (empty: all), GPUs on each (None: all), `fewest` hosts.
 
-    `gpus` are the ids of certain GPUs by host; its hosts are the `names` then.
+    `gpus` are the ids of selected GPUs by host; then `names` are its hosts.
     """
 
     names: tuple[str, ...]

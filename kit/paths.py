@@ -38,7 +38,7 @@ class Paths:
         return self.jobs_folder().parent / "serve"
 
     def own(self) -> tuple[Path, ...]:
-        """Return what kit reads and writes: no code of a job, which a render or a split changes."""
+        """Return kit's own files. They are not code of a job: a render or a split changes them."""
         beside = self.inventory.parent
         names = (TREES, DATA_SETS, MEASUREMENTS, IMAGES)
         folders = (self.jobs_folder(), self.servers_folder())
@@ -71,7 +71,7 @@ def identity(paths: Paths) -> tuple[str, EngineName]:
 def launcher_path() -> Path:
     """Return the path of the trainer's launch.py, without importing the trainer.
 
-    It runs the launcher on this machine; its folder has the modules of the trainer's programs.
+    kit runs it on this machine. Its folder contains the modules of the trainer's programs.
     """
     spec = importlib.util.find_spec("trainer")
     if spec is None or not spec.submodule_search_locations:

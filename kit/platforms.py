@@ -22,16 +22,16 @@ def of_kernel(machine: str) -> str:
 
 
 def of_gpus(models: Iterable[str | None]) -> str:
-    """Return the architecture of a host with these GPUs: amd64, unless one belongs to an ARM."""
+    """Return the architecture of a host: arm64 if a GPU is part of an ARM system, else amd64."""
     return ARM64 if any(model and _IN_ARM.search(model) for model in models) else AMD64
 
 
 def platform(architecture: str) -> str:
-    """Return the platform of images for an architecture, as `linux/arm64`."""
+    """Return the platform of images for an architecture, such as `linux/arm64`."""
     return f"linux/{architecture}"
 
 
 def lacks(platforms: Sequence[str], architecture: str) -> bool:
-    """Return whether an image with these platforms cannot run; it can if none is known."""
+    """Return whether an image lacks an architecture; False if its platforms are unknown."""
     wanted = platform(architecture)
     return bool(platforms) and not any(f"{each}/".startswith(f"{wanted}/") for each in platforms)

@@ -28,7 +28,7 @@ def load_project(paths: Paths) -> Project:
 
 
 def _rendered_code(paths: Paths, cluster: str, job: str, folder: str) -> str:
-    """Return the version of the code of a job in a folder in the rendered files; "" without one."""
+    """Return the version of a job's code in the rendered files; "" if its folder is another."""
     try:
         content = json.loads(read_plain(paths.tree(cluster) / "jobs" / f"{job}.json"))
         return str(content["code"]["sha256"]) if content["code"]["folder"] == folder else ""

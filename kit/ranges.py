@@ -62,7 +62,7 @@ def expand_addresses(pattern: str, count: int) -> list[str]:
     consecutive IPv4 addresses.
 
     Raises:
-        WrongValueError: It is no range, is malformed, or has another length.
+        WrongValueError: It is not a range, is malformed, or has another length.
     """
     span = _IP_RANGE.fullmatch(pattern)
     if span:

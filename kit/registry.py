@@ -84,9 +84,9 @@ def locked(engine: Docker, image: str) -> Locked:
 
 
 def _platforms(listed: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the platforms of an image as `linux/arm64`; attestations are of platform unknown.
+    """Return the platforms of an image, such as `linux/arm64`, without attestations (`unknown`).
 
-    The variants of amd64 and arm64 are left out: v1 and v8 are all that Docker has of them.
+    The variants of amd64 and arm64 are left out: Docker has only v1 and v8.
     """
     found = set()
     for each in listed:

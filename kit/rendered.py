@@ -1,4 +1,4 @@
-"""The rendered tree of a project, as its templates make it and as it is on disk."""
+"""The rendered tree of a project: from its templates, and on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_MEMORY = 2 * 2**30
 
 
 class _Compiled(FileSystemBytecodeCache):
-    """Kit's own templates as compiled code, where Python keeps that of kit's modules.
+    """Kit's own templates as compiled code, in the folder of the compiled modules of kit.
 
     Compiling them takes a tenth of a render's time for 1,000 hosts.
     """
@@ -36,7 +36,7 @@ class _Compiled(FileSystemBytecodeCache):
         super().__init__(str(BUILT_IN / "__pycache__"))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Write the code, unless Python must not or cannot write it: another user's folder."""
+        """Write the code, unless Python writes no bytecode or the folder is another user's."""
         if sys.dont_write_bytecode:
             return
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""How long and how many of the lines of containers the hosts keep."""
+"""The limits of the container logs that hosts keep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KeptLogs:
-    """What each host keeps: the lines of the last `days`, at most `size` bytes of them."""
+    """Each host keeps the log lines of the last `days`, at most `size` bytes."""
 
     days: int
     size: int

@@ -53,8 +53,8 @@ def read_secret(whose: str, secret: Secret) -> str:
 def new_key() -> str:
     """Return a random key of a cluster: 256 bits.
 
-    Jobs have none of their own: the data services work for all of them, and a server's hosts change
-    with every split.
+    All jobs share it: the data services serve all of them, and a server's hosts change with every
+    split.
     """
     return secrets.token_hex(32)
 

@@ -10,7 +10,7 @@ from kit.model import JobHosts, Mount, Secret
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """The keys that a custom server adds to a `Server`, which then has no job.
+    """The settings that a custom server adds to its `Server`, which has no job.
 
     `command` is the whole command. The server is healthy as soon as it answers a GET of `health`
     with a status below 400, `start_timeout` seconds after its start at the latest. `shared_memory`
@@ -40,8 +40,8 @@ class Proxy:
 class Server:
     """An inference service, which answers with a checkpoint of a job.
 
-    `own` is set for the user's own server; `job` is "" then, and what concerns checkpoints and the
-    built-in server has no meaning. `name` begins with SERVER_PREFIX. `checkpoint` is `newest`,
+    `own` is set for a custom server: then `job` is "", and settings of checkpoints and of the
+    built-in server are unused. `name` begins with SERVER_PREFIX. `checkpoint` is `newest`,
     `best` or a checkpoint's name. The job's hosts offer checkpoints at `transfer_port`.
     `window` is in milliseconds, `timeout` in seconds, `body` (of a request) and `gpu_memory` (the
     smallest of a GPU) in bytes, `pixels` per image. Clients must send `token`, unless it is None.

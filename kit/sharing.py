@@ -1,4 +1,4 @@
-"""How people share the hosts, as values: hours in which hosts are lent, people, what jobs want.
+"""Sharing of the hosts, as values: the hours in which hosts are lent, people, requests of jobs.
 
 `kit.config` makes them, `kit.plan` and `kit.queue` read them.
 """
@@ -14,7 +14,7 @@ ALL_DAY = (time(0), time(0))
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """When a host is lent, by the clock of a zone; None: not on such days.
+    """The hours in which a host is lent, in the local time of a zone; None: not on such days.
 
     A time that ends before it begins ends on the next day: from 19:00 on Friday to 08:00 on
     Saturday belongs to `weekdays`. `console`: a login at the host's console takes it back.
@@ -28,7 +28,7 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Owners of jobs. `share` weighs against the others', `most` is the number of GPUs at once."""
+    """An owner of jobs: `share` is a weight among owners, `most` the GPUs at the same time."""
 
     name: str
     share: float = 1.0
@@ -49,10 +49,10 @@ EQUAL = Sharing()
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The keys of a job for the queue.
+    """The settings of a job for the queue.
 
-    It wants at least `least` and at most `most` hosts, or GPUs on any hosts if `counts_gpus`.
-    None: as many as there are.
+    It requests at least `least` and at most `most` hosts, or GPUs on any hosts if `counts_gpus`.
+    `most` is None without a limit.
     """
 
     owner: str

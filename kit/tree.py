@@ -59,8 +59,7 @@ def _in_place(
 ) -> Iterator[str]:
     """Yield the diff of files that differ in the lines `changed`.
 
-    With hundreds of changes in a long file difflib, which searches for moved lines too, takes a
-    second.
+    difflib also searches for moved lines. It takes a second for hundreds of changes in a long file.
     """
     if changed:
         yield f"--- {before}\n"

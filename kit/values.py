@@ -1,4 +1,4 @@
-"""Parsers and formatters of units and names, and what groups values.
+"""Parsers and formatters of units and names, and a function that groups values.
 
 Each parser raises `WrongValueError` with the mistake and its correction.
 """
@@ -213,7 +213,7 @@ def public_key(key: object) -> str:
 def names_gpu(device: str) -> bool:
     """Return whether a device is named by its UUID, not by an index or as `all`.
 
-    A GPU that is a part of the processor, as of a Jetson, has a UUID without `GPU-`.
+    An integrated GPU, such as a Jetson's, has a UUID without `GPU-`.
     """
     return device.upper().startswith(("GPU-", "MIG-")) or bool(_GPU_UUID.fullmatch(device))
 
@@ -228,7 +228,7 @@ def cut_short(uuid: str) -> bool:
 
 
 def meant_gpus(uuid: str, listed: Iterable[str]) -> list[str]:
-    """Return the listed UUIDs that a UUID means: itself, else all of which it is the beginning."""
+    """Return the listed UUIDs that a UUID means: itself, or else all that begin with it."""
     word = uuid.lower()
     beginning = [each for each in listed if each.lower().startswith(word)]
     return [each for each in beginning if each.lower() == word] or beginning

@@ -42,7 +42,7 @@ class Editor:
         self._edits.append((start, end, new))
 
     def insert(self, at: int, new: str) -> None:
-        """Insert a text at a position, behind the texts that are already inserted there."""
+        """Insert a text at a position, after the texts that are already inserted there."""
         self.replace(at, at, new)
 
     def edited(self) -> str:
@@ -68,7 +68,7 @@ class Editor:
         return pair[1] if pair else None
 
     def is_shared(self, node: yaml.Node) -> bool:
-        """Whether a node has several places in the document: an alias is another one."""
+        """Whether a node occurs several times in the document: each alias is an occurrence."""
         if self._places is None:
             self._places = Counter()
             if self.document.root is not None and "*" in self.text:
@@ -97,7 +97,7 @@ class Editor:
         return position == self.line_end(position)
 
     def newline(self, position: int) -> str:
-        """Return the line break for a new line behind the one of a position."""
+        """Return the line break for a new line after the line of a position."""
         line_break = _BREAK.search(self.text, position) or _BREAK.search(self.text)
         return "\r\n" if line_break and line_break[0] == "\r\n" else "\n"
 

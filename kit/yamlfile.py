@@ -42,7 +42,7 @@ _LARGEST_EXPANDED = 1_000_000
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML file: its value, and the text that it is from. `file` is the name for messages."""
+    """One YAML file: its value and its text. `file` is the name for messages."""
 
     file: str
     value: Any
@@ -195,7 +195,7 @@ class _Builder:
         return self._anchors[str(event.anchor)].word if type(event) is AliasEvent else None
 
     def _merged(self) -> dict[str, Any]:
-        """Return what `<<` adds: of several mappings the first one wins."""
+        """Return the keys that `<<` adds; the first of several mappings wins."""
         event = self._next()
         known = len(self.problems)
         value = self._value(event)

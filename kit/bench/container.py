@@ -38,7 +38,7 @@ def command(
     words.append("--entrypoint=python3")
     # Settings of NCCL for InfiniBand; without the devices it uses sockets.
     verbs = ["--device=/dev/infiniband", "--cap-add=IPC_LOCK", "--ulimit=memlock=-1"]
-    # A tag may have moved since the host pulled it; without its registry the host's own will do.
+    # A tag may have moved since the host pulled it. Without the registry, the host's image is used.
     pull = f"docker pull --quiet {shlex.quote(image)} >/dev/null 2>&1"
     lines = ["set --", *([] if "@" in image else [pull])]
     if infiniband:

@@ -10,7 +10,7 @@ from kit.errors import InputError
 from kit.measurements import FILE, Measurements, to_text
 
 LARGEST = 64 * 2**20
-"""Bytes; 300 hosts with all their pairs need less than ten."""
+"""Bytes; 300 hosts with all their pairs need less than 10 MiB."""
 
 
 def path_beside(inventory: Path) -> Path:
@@ -43,7 +43,7 @@ def load(inventory: Path) -> Measurements:
 
 
 def store(inventory: Path, new: Measurements) -> Path:
-    """Write new measurements in the place of older ones; return the file's path.
+    """Write new measurements, which replace older ones; return the file's path.
 
     Raises:
         InputError: The file cannot be written, or has another content.

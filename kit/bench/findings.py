@@ -20,12 +20,12 @@ SLOW_CPU = 0.7
 SLOW_DISK = 0.5
 """The same for the CPU and the disk, which other processes use too."""
 DECLARED = 0.8
-"""The share of the declared speed below which it is wrong. TCP's payload is 94 % on Ethernet with
-an MTU of 1,500 (1,448 of 1,538 bytes)."""
+"""A declared speed is wrong if a link has less than this share. TCP's payload is 94 % on Ethernet
+with an MTU of 1,500 (1,448 of 1,538 bytes)."""
 DATA_SHEET = 0.5
 """The share of the data sheet below which a GPU is slow. Large products reach 60 % to 90 %."""
 FAR = 5.0
-"""The factor by which a round trip is long."""
+"""A round trip is long if it takes more than the median by this factor."""
 LONG = 500e-6
 """Seconds; a shorter round trip is never long on an ordinary network."""
 
@@ -40,7 +40,7 @@ class Finding:
 
 
 def findings(measured: Measurements, hosts: Sequence[Host]) -> list[Finding]:
-    """Return what is slow, the slowest first."""
+    """Return the slow hosts and links, the slowest first."""
     declared = {host.name: host.speed for host in hosts}
     all_findings = [
         *_links(measured.links),
@@ -54,7 +54,7 @@ def findings(measured: Measurements, hosts: Sequence[Host]) -> list[Finding]:
 
 
 def _links(links: Sequence[Link]) -> Iterable[Finding]:
-    """Name hosts whose links are all slow, and of the other hosts the single slow links."""
+    """Report hosts whose links are all slow, and the single slow links of the other hosts."""
     blamed = set[str]()
     for name, own in _of_hosts(links).items():
         others = [link.speed for link in links if link not in own]
@@ -136,7 +136,7 @@ def _rates(
 
 
 def _disks(hosts: Iterable[HostRates]) -> dict[str, float]:
-    """Return the reading speeds of data folders, or of containers where no host has data."""
+    """Return the reading speeds of data folders, or of containers if no host has data."""
     of_data = {each.name: each.disk_read for each in hosts if each.disk_of == "data"}
     rates = of_data or {each.name: each.disk_read for each in hosts}
     return {name: rate for name, rate in rates.items() if rate}

@@ -23,7 +23,7 @@ STREAM_SECONDS = 0.5
 """Long beside TCP's slow start on a local network."""
 PINGS = 50
 REDUCE_SECONDS = 0.15
-"""The aim for one all-reduce; its bytes follow from the speed of the links."""
+"""The target time of one all-reduce; the speed of the links gives its size."""
 REDUCE_TIMES = 3
 REDUCE_BYTES = (2**20, 64 * 2**20)
 """The fewest and the most bytes of an all-reduce. DDP's own buckets have 25 MiB."""
@@ -35,7 +35,7 @@ STREAMS = 8
 DATA = "/data"
 ROUND_SECONDS = 1.5
 MANY_ROUNDS = 60
-"""Rounds from which their time is announced."""
+"""From this number of rounds on, kit reports their expected time."""
 
 Pair = tuple[str, str]
 
@@ -56,7 +56,7 @@ def measure(
 ) -> Results:
     """Measure all hosts and all pairs of them; report and skip failed measurements.
 
-    `agents` are the programs on the hosts, which run. `ports` are the interfaces of hosts that have
+    `agents` are the running programs on the hosts. `ports` are the interfaces of hosts with
     several for the training.
     """
     with ThreadPoolExecutor(max(len(hosts), 1)) as pool, aborted(agents.values()):
@@ -64,7 +64,7 @@ def measure(
 
 
 def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, Program | KitError]:
-    """Start the program on all hosts at once; return it, or why it does not run."""
+    """Start the program on all hosts at once; return the program, or its error, by host."""
     agents = [stack.enter_context(Program(name, words)) for name, words in commands.items()]
 
     def begin(agent: Program) -> Program | KitError:
@@ -140,7 +140,7 @@ class _Bench:
         return self._by_pairs("links", names, lambda pair: self._link(pair, places))
 
     def _by_pairs(self, what: str, names: Sequence[str], work: Callable[[Pair], Any]) -> list[Any]:
-        """Do it for all pairs, no host in two pairs at once; leave out what failed."""
+        """Return the results for all pairs without failures; no host is in two pairs at once."""
         turns, results = rounds(names), []
         if len(turns) > MANY_ROUNDS:
             minutes = len(turns) * ROUND_SECONDS / 60
@@ -151,7 +151,7 @@ class _Bench:
         return results
 
     def _link(self, pair: Pair, places: Mapping[str, list[list[Any]]]) -> Link | None:
-        """Measure a pair. Of several ports each is tried by itself, then all of them together."""
+        """Measure a pair: each port alone, then all ports together."""
         one, other = pair
         streams = STREAMS if self._speed(pair) >= MANY_STREAMS else 1
         target = ""
@@ -198,7 +198,7 @@ class _Bench:
         reductions = self._by_pairs("all-reduce", names, together)
         for size in group_sizes(len(names)):
             self.say(f"all-reduce: {size} hosts")
-            # Not in the pool: each member needs a thread of it.
+            # Not in the pool: each member of the group needs one of its threads.
             reductions += filter(None, [together(names[:size])])
         return reductions
 

@@ -12,7 +12,7 @@ def rounds(hosts: Sequence[T]) -> list[list[tuple[T, T]]]:
     """Divide all pairs into rounds in which each host occurs once at most.
 
     The circle method of round-robin tournaments: n-1 rounds for an even number of hosts, n for an
-    odd one, where one host rests in each (Kirkman 1847).
+    odd one, where one host pauses in each round (Kirkman 1847).
     """
     places = list(range(len(hosts) + len(hosts) % 2))
     pairs = []

@@ -32,7 +32,7 @@ MODULE = "trainer.bench.steps"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a step is measured: on one GPU of a host with so many processes, or on its CPU."""
+    """Where a step is measured: one GPU of a host, or its CPU. The job has `processes` there."""
 
     host: Host
     gpu: Gpu | None

@@ -1,1 +1,1 @@
-"""The folder with a job's code: which of its files travel, their archive, and its way to hosts."""
+"""The folder with a job's code: the files that are sent to the hosts, and their archive."""

@@ -1,4 +1,4 @@
-"""The files of a folder that travel with a job, and what stays behind."""
+"""The files of a folder that are sent with a job, and the files that are left out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Entry:
 class Listing:
     """The files to send, in a fixed order, and those left out although no rule excludes them.
 
-    `secrets` and `left_out` are names; those left out have the reason behind them.
+    `secrets` and `left_out` are names; each name in `left_out` has the reason after it.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -60,7 +60,7 @@ def list_code(
     include: Sequence[str] = (),
     own: Collection[Path] = (),
 ) -> Listing:
-    """List the files of a folder that travel with a job.
+    """List the files of a folder that are sent with a job.
 
     `exclude` are patterns of .gitignore. `include` are files and folders that kit sends
     although a pattern excludes them. `own` are files and folders of kit: a render or a split
@@ -112,7 +112,7 @@ class _Walk:
         self._output = set(_output())
 
     def list(self, folder: Path, above: Ignored) -> bool:
-        """List a folder; return whether anything of it travels."""
+        """List a folder; return whether it has anything to send."""
         rules, found = above.within(folder), False
         for entry in sorted(os.scandir(folder), key=lambda each: each.name):
             path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
@@ -175,7 +175,7 @@ class _Walk:
 
 
 def _output() -> Iterator[tuple[int, int]]:
-    """Yield the files that get this process's output: they change with every line."""
+    """Yield the files that receive this process's output: they change with every line."""
     for descriptor in (1, 2):
         with suppress(OSError):
             attributes = os.fstat(descriptor)

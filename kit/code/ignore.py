@@ -1,7 +1,8 @@
-"""What stays behind of a folder with code: .gitignore, .dockerignore, the job, and kit's own rules.
+"""The rules for code that is not sent: .gitignore, .dockerignore, the job's, and kit's own.
 
-Rules are of pathspec, which black and others use. It follows gitignore(5); .dockerignore differs in
-two ways: a pattern begins at its folder, and a file below an excluded folder can be named again.
+The package pathspec, which black and others use, applies them by gitignore(5). .dockerignore
+differs in two ways: a pattern begins at its folder, and a file below an excluded folder can be
+included again.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class Rules:
 
     @property
     def has_exceptions(self) -> bool:
-        """Whether a pattern takes something back, maybe below an excluded folder."""
+        """Whether a pattern includes files again, maybe below an excluded folder."""
         return any(each.include is False for each in self.patterns.patterns)
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """The rules that hold in a folder: of Git, the deepest last; of Docker; of the job."""
+    """The rules that apply in a folder: Git's, the deepest last; Docker's; the job's."""
 
     git: tuple[Rules, ...]
     docker: tuple[Rules, ...]
@@ -62,7 +63,7 @@ class Ignored:
         return replace(self, git=(*self.git, *_read(folder / ".gitignore", folder)))
 
     def excludes(self, path: Path, *, folder: bool) -> bool:
-        """Return whether a file, or a folder with everything in it, stays behind."""
+        """Return whether a file, or a folder with all its content, is left out."""
         verdicts = [each.verdict(path, folder=folder) for each in reversed(self.git)]
         last = next((each for each in verdicts if each is not None), False)
         return last or any(

@@ -1,7 +1,7 @@
 """The archive of a job's code: the same bytes, and so the same digest, for the same files.
 
-It is a plain tar file: a data set of one file, so that modes, links and names of every kind reach
-the hosts unchanged. Owners and times are not in it.
+It is a plain tar file, stored as a data set of one file, so that modes, links and all names reach
+the hosts unchanged. It contains no owners and times.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def packed(entries: Sequence[Entry], sha256: str, folder: Path) -> Iterator[byte
 
     Raises:
         InputError: A file cannot be read, or the folder has changed.
-        KitError: There is no room for the archive.
+        KitError: The disk has no space for the archive.
     """
     found = hashlib.sha256()
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""The code of jobs before a deploy: its commit, and its way to the storage host."""
+"""The code of jobs before a deploy: its commit, and its upload to the storage host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST = 500
 
 
 def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> list[Workload]:
-    """Bring the code of workloads to the storage host; return them with its commits.
+    """Store the code of workloads on the storage host; return them with the code's commits.
 
     Raises:
         InputError: A folder has changed since it was read.
@@ -60,7 +60,7 @@ def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> li
 
 
 def _kept(target: Target, needs: Iterable[Sequence[DataSet]]) -> list[str]:
-    """Return the code that stays stored: that of all jobs, as rendered and as deployed."""
+    """Return the code to keep in the store: that of all jobs, as rendered and as deployed."""
     deployed = newest(target.history()).values()
     versions = {f"{PREFIX}{each.code.partition(' ')[0]}" for each in deployed if each.code}
     names = {each.name for sets in needs for each in sets if each.name.startswith(PREFIX)}
@@ -75,7 +75,7 @@ def _with_source(package: Package | None, paths: Paths) -> Package | None:
 
 
 def size_of(package: Package) -> str:
-    """Return the size of a package for people."""
+    """Return the size of a package as text."""
     if not package.here:
         return "as it was rendered, without the folder"
     return f"{count(package.files, 'file')}, {show_bytes(package.bytes)}"

@@ -1,4 +1,4 @@
-"""`kit convert`: what an inventory becomes for another engine."""
+"""`kit convert`: convert an inventory for another engine."""
 
 from __future__ import annotations
 

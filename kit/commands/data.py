@@ -146,7 +146,7 @@ class _Place(NamedTuple):
 def _place(
     cluster: _Cluster, name: str, source: str, say: Callable[[str, str, int, int | None], object]
 ) -> _Place:
-    """Find a source, and send it if it is of this machine."""
+    """Find a source, and send it if it is on this machine."""
     if source.startswith(ELSEWHERE):
         return _Place(source, source)
     match = re.fullmatch(r"([a-z0-9][-a-z0-9]*):(/.+)", source)

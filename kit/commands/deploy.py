@@ -104,9 +104,9 @@ def command(
 def run_job(
     paths: Paths, job: str, engine: str | None, *, follows: bool
 ) -> tuple[int, JobStatus | None]:
-    """Deploy one job, and maybe follow it to its end.
+    """Deploy one job, and if `follows`, follow it to its end.
 
-    Returns 128 and the number of a signal that has ended it here, or 0; and its status.
+    Returns 128 plus the number of the signal that has ended it here, or 0; and its status.
 
     Raises:
         InputError: It runs for somebody else.
@@ -171,17 +171,17 @@ def resume(
 def prepare(
     paths: Paths, names: Sequence[str], engine: str | None, *, examines: bool, queued: bool = False
 ) -> tuple[Target, list[Workload], Callable[[Sequence[Workload]], None]]:
-    """Return the target, the workloads, and a function that refuses to start them on ill hosts.
+    """Return the target, the workloads, and a function that refuses to start them on faulty hosts.
 
-    `queued`: they are for the queue, otherwise none of them is.
+    `queued`: all of them are for the queue; otherwise none of them is.
 
     Raises:
-        InputError: A named one belongs elsewhere, or is unknown.
+        InputError: A named workload is for another command, or is unknown.
     """
     lowered = load_lowered(paths)
     # The files are rendered for the inventory's engine; --engine changes addresses and ports.
     wanted = load_lowered(paths, EngineName(engine)) if engine else lowered
-    # The hosts are asked while the files are compared.
+    # The hosts are examined while the files are compared.
     refuse = _doctor(wanted, paths, names if examines else None)
     root = rendered_tree(lowered, paths)
     target = target_for(wanted.engine, wanted.cluster, root, wanted.workloads)
@@ -196,7 +196,7 @@ def prepare(
 def _agreement(chosen: Sequence[Workload], folder: Path, *, asks: bool) -> Agree:
     """Return the function that asks before a deploy undoes what a newer commit has deployed.
 
-    Without `asks` it only says so. It raises InputError if there is no terminal to ask on.
+    Without `asks` it only prints a note. It raises InputError if there is no terminal to ask on.
     """
 
     def agree(history: Sequence[Deployment]) -> None:
@@ -238,7 +238,7 @@ def _doctor(
 
 
 def _chosen(lowered: Lowered, names: Sequence[str], *, queued: bool) -> list[Workload]:
-    """Return the named workloads; without names all but sessions, and those of the queue."""
+    """Return the named workloads; without names, all except sessions and jobs of the queue."""
     if queued and not lowered.on_hosts:
         raise InputError(*NO_QUEUE)
     by_name = {each.name: each for each in lowered.workloads}
@@ -271,7 +271,7 @@ def _refuse_elsewhere(work: Workload, *, queued: bool) -> None:
 def hand_in(
     paths: Paths, jobs: Sequence[str], engine: str | None, *, fresh: bool, examines: bool
 ) -> tuple[Target, list[Workload]]:
-    """Bring the files of jobs of the queue to the target. The queue starts them.
+    """Deploy the files of jobs of the queue to the target. The queue starts the jobs.
 
     Raises:
         InputError: They are not for the queue, or the target has none.

@@ -111,7 +111,7 @@ def _examine(wanted: Wanted, *, passive: bool) -> _Examination:
 
 @contextmanager
 def _progress() -> Iterator[_Shows]:
-    """Yield a function that shows on standard error what is done; without a terminal each once."""
+    """Yield a function that shows progress on stderr; without a terminal, each text once."""
     if not sys.stderr.isatty():
         phases: set[str] = set()
 

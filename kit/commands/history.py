@@ -60,7 +60,7 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
         ]
         click.echo(json.dumps(listing, indent=2))
         return
-    # Without a repository there is none, and the column would squeeze the others.
+    # Without a repository there is no commit, and the column would squeeze the others.
     commit = ["commit"] if any(each.commit for each in deployments) else []
     code = ["code"] if any(each.code for each in deployments) else []
     outcome = ["outcome"] if any(end and end.words for end in ends) else []
@@ -81,7 +81,7 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
 
 
 def _outcomes(past: Past) -> dict[tuple[str, int], Outcome]:
-    """Return how the jobs' deployments have ended, by job and number, as far as lines are kept."""
+    """Return the outcomes of the jobs' deployments, by job and number, as far as lines are kept."""
     if not past.is_kept:
         return {}
     jobs = [job for job in newest(past.history) if kind_of(job) is Kind.JOB]

@@ -32,7 +32,7 @@ from kit.values import count
 
 Answers = Mapping[str, Report | KitError]
 FEW = 8
-"""Up to this number of hosts, lines about what is right already are shown too."""
+"""Up to this number of hosts, lines about correct settings are shown too."""
 
 
 @click.group("host", short_help="Prepare the hosts for GPU containers.")
@@ -237,7 +237,7 @@ def _failure_text(failed: Sequence[Report | KitError]) -> str:
 def _order(
     preparation: Preparation, lowered: Lowered, todo: Sequence[Host], reports: Answers, root: Path
 ) -> list[Wave]:
-    """Return the order of restarts; whether a host needs one may turn out only on the way."""
+    """Return the order of restarts; some hosts turn out to need one only during the changes."""
     restarts = [each.restart for each in reports.values() if isinstance(each, Report)]
     in_swarm = any(each is not None and each.swarm for each in restarts)
     managers = {host.name for host in lowered.managers} if in_swarm else set[str]()
@@ -250,7 +250,7 @@ def _order(
 
 
 def _announce(order: Sequence[Wave], reports: Answers) -> None:
-    """Say which engines restart, in which order, and what ends by that."""
+    """Print which engines restart, in which order, and how many containers end."""
     for wave in order:
         names = []
         for host in wave:

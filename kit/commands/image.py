@@ -96,7 +96,7 @@ def _platforms(listed: str | None) -> tuple[str, ...]:
 
 
 def _build_for_several(engine: Docker, wanted: trainer.Build, paths: Paths) -> None:
-    """Build with the engines of hosts, if there is an inventory that names some."""
+    """Build with the engines of the inventory's hosts, if there is an inventory."""
     inventory = load_project(paths).inventory if paths.inventory.exists() else None
     own = platform(engine.get("/version")["Arch"])
     nodes = nodes_of(engine, own, inventory.hosts if inventory else (), wanted.platforms)
@@ -135,7 +135,7 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     the first manager asks the registries; with engine compose, the Docker of this machine.
     """
     project = load_project(paths)
-    # The names alone matter: platforms that the old lock lacks are no mistake here.
+    # Only the names matter here: the old lock may lack platforms.
     lowered = lowered_of(replace(project, lock=None), project.inventory)
     known = _lockable(lowered)
     for image in images:

@@ -97,7 +97,7 @@ def _check_image(image: str) -> None:
 
 
 def _discovered(hosts: str) -> list[DiscoveredHost]:
-    """Ask the hosts, and tell what they are.
+    """Query the hosts, and print the facts about them.
 
     Raises:
         InputError: A login is not valid, or there is none.

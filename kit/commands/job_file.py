@@ -53,7 +53,7 @@ def file_of(paths: Paths, job: str, command: str) -> Path:
     """Return the file of a job; refuse one that the command has not written.
 
     Raises:
-        InputError: The name is none, or the file is a person's or another command's.
+        InputError: The name is not valid, or the file is a person's or another command's.
     """
     try:
         dns_label(job)
@@ -115,13 +115,13 @@ def free_hosts(
 
 
 def written(hosts: JobHosts) -> dict[str, object]:
-    """Return chosen hosts as a job's file has them."""
+    """Return chosen hosts in the form of a job's file."""
     ids = {host: [int(gpu) if gpu.isdigit() else gpu for gpu in ids] for host, ids in hosts.gpus}
     return {"gpus": ids}
 
 
 def write_job(paths: Paths, file: Path, text: str) -> tuple[Lowered, Callable[[], None]]:
-    """Write a job's file and render it; return what is rendered, and what restores all files.
+    """Write a job's file and render it; return the plan, and a function that restores all files.
 
     Raises:
         KitError: It cannot be rendered; the files are as before.
@@ -148,7 +148,7 @@ def _restore(file: Path, before: str | None) -> None:
 
 
 def render_all(paths: Paths) -> Lowered:
-    """Render all files, and return what they are made of."""
+    """Render all files, and return the plan behind them."""
     lowered = load_lowered(paths)
     tree.write(paths.tree(lowered.cluster), render_lowered(lowered, paths))
     return lowered

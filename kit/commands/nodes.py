@@ -17,7 +17,7 @@ from kit.values import show_size
 
 
 def show_nodes(inventory: Inventory, settings: Kubernetes, *, as_json: bool) -> None:
-    """Print the nodes, and what the inventory would have to say.
+    """Print the nodes, and what the inventory lacks.
 
     Raises:
         KitError: The cluster does not answer, or its nodes may not be read.

@@ -59,7 +59,7 @@ def _job(job: str, workloads: Mapping[str, Workload]) -> Workload:
 
 
 def _send(variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Let the launcher's process send a test; return its lines, and what is wrong."""
+    """Send a test by the launcher's notifier process; return its lines and the errors."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:
@@ -90,7 +90,7 @@ def _send(variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _await_settled(connection: socket.socket) -> None:
-    """Return when the notice was sent or given up; an object before that describes each failure."""
+    """Wait until the notice is sent or given up; the process sends an object for each failure."""
     with connection.makefile("rb") as lines:
         for line in lines:
             if isinstance(json.loads(line), str):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_prediction(screen: Console, prediction: Prediction) -> None:
-    """Print the speed on one to all hosts, by way of exchange, and what follows from it."""
+    """Print the speed on one to all hosts for each way of exchange, and the conclusions."""
     steps = ", ".join(f"{show_seconds(each.seconds)} on {each.gpu}" for each in prediction.steps)
     links = "measured links" if prediction.measured_links else "declared links (kit bench measures)"
     screen.print(f"  predicted   from a step of {steps}, and {links}")
@@ -85,7 +85,7 @@ def _worth(prediction: Prediction, most: int) -> str:
 
 
 def _better(prediction: Prediction) -> str:
-    """Return what would bring all hosts to a good efficiency."""
+    """Return the changes that would give all hosts a good efficiency."""
     if prediction.forecasts[-1].efficiency >= GOOD:
         return ""
     ways = [way for way in prediction.ways if way.efficiency >= GOOD]

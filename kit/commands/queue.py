@@ -1,4 +1,4 @@
-"""`kit queue`: what runs, what waits and why; and the controller that decides it."""
+"""`kit queue`: the running and waiting jobs, with reasons; and the controller of the queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kit.runtime.rendered import rendered
 from kit.values import count, show_age
 
 LEAVES = 60.0
-"""Seconds in which a training must have left a host: a script may save for this time."""
+"""Seconds until a training must have left a host: a script may save during this time."""
 
 
 @click.group(
@@ -229,7 +229,7 @@ def down(paths: Paths) -> None:
 
 
 def _install(hosts: Sequence[Host], script: str, content: bytes, done: str) -> None:
-    """Run a script on all hosts that answer, and tell the outcome of each.
+    """Run a script on all hosts that answer, and print the outcome of each.
 
     Raises:
         KitError: It failed on one of them.
@@ -280,7 +280,7 @@ def reclaim(paths: Paths, hosts: tuple[str, ...], engine: str | None) -> None:
 
 
 def _leave(queue: Queue, move: Release) -> bool:
-    """Let a job leave a host, and tell how long that took; return whether it has left."""
+    """Make a job leave a host, and print how long that took; return whether it has left."""
     began = time.monotonic()
     left = queue.leave(move, LEAVES)
     took = f"{time.monotonic() - began:.1f} s"

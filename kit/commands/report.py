@@ -35,7 +35,7 @@ from kit.yamlfile import read_text
 from trainer.contract.words import nearest
 
 MOST = 8
-"""Runs side by side; the page has as many colours."""
+"""The most runs side by side; the page has this number of colours."""
 
 
 @click.command("report", short_help="Show runs side by side, as a page and in the terminal.")
@@ -207,7 +207,7 @@ def _summary(runs: Sequence[Run]) -> None:
 
 
 def _show_usage(runs: Sequence[Run]) -> None:
-    """Show the owners of runs of the queue's jobs, and what the runs have used."""
+    """Show the owners of runs of the queue's jobs, and the usage of the runs."""
     used = {run.label: usage_words(usage) for run in runs if (usage := usage_of(run))}
     names = list(next(iter(used.values()), ()))
     rows = table("run", *names, right=names[1:])

@@ -128,7 +128,7 @@ def _text(paths: Paths, project: Project, wanted: Wanted, job: str, command: Seq
 
 
 def _code(folder: Path | None, command: Sequence[str]) -> Path | None:
-    """Return the folder that travels: the one that is named, or this one with its script."""
+    """Return the folder to send: the named one, or this one if it contains the script."""
     if folder is not None:
         return folder
     package = " ".join(command[1:2]).partition(".")[0]
@@ -138,7 +138,7 @@ def _code(folder: Path | None, command: Sequence[str]) -> Path | None:
 
 
 def _described(lowered: Lowered, job: str) -> str:
-    """Say in short what runs where."""
+    """Describe the job and its hosts in one line."""
     (plan,) = [each for each in lowered.plan.jobs if each.name == job]
     places = ", ".join(
         f"{each.host.name} ({count(len(each.gpus), 'GPU')})" for each in plan.placements

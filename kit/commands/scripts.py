@@ -75,7 +75,7 @@ def _kept(past: Past, jobs: Sequence[str], *, needed: bool) -> Runs:
 
 
 def show_script(script: Script) -> None:
-    """Say what the launcher knows of a run: its ranks, its restarts and its time line."""
+    """Print the launcher's facts about a run: its ranks, its restarts and its time line."""
     number = f"@{script.number}" if script.number else ""
     click.echo(
         f"{script.job}{number}: {script.words}; it has no record: the built-in trainer alone "

@@ -149,7 +149,7 @@ def stop(name: str, paths: Paths, engine: str | None) -> None:
 
 
 def _require_session(paths: Paths, name: str, statuses: Iterable[JobStatus]) -> None:
-    """Refuse what is a job or a server: `kit stop` ends those."""
+    """Refuse a job or a server: `kit stop` ends those."""
     known = {each.job: each for each in statuses}
     sessions = sessions_of(paths, known.values())
     if name in known and name not in sessions:

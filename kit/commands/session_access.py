@@ -1,4 +1,4 @@
-"""What the commands of `kit session` share: the way into a session, and who has started it."""
+"""Functions of several `kit session` commands: access to a session, and a check of its starter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.contract.words import nearest
 
 
 def sessions_of(paths: Paths, statuses: Iterable[JobStatus]) -> set[str]:
-    """Return the names of the project's sessions, and of all that tell that they are sessions."""
+    """Return the names of the project's sessions, and of all workloads that report a session."""
     found = {each.job for each in statuses if each.session}
     with suppress(KitError):  # Sessions can be ended although a file has a mistake.
         found |= {job.name for job in load_project(paths).jobs if job.session}

@@ -183,7 +183,7 @@ def _tell(
     keys: Sequence[Path],
     engine: str | None,
 ) -> None:
-    """Write the entry for ssh, and say how to get in."""
+    """Write the entry for ssh, and print the commands that open the session."""
     cluster, _ = identity(paths)
     alias = entry.alias_of(cluster, session)
     more = f" --engine {engine}" if engine else ""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 INTERVAL = 2.0
 """Seconds between two updates with --watch."""
 RETRY = 30.0
-"""Seconds until a history that cannot be read is asked for again: a host that is off takes ten."""
+"""Seconds until a failed read of the history is repeated: a host that is off takes 10 s."""
 MANY = 16
 """With more hosts per job, equal ones share a line."""
 SILENT = 30.0
@@ -103,8 +103,8 @@ def command(
 class Report:
     """The workloads and the findings on their GPUs; see `kit.runtime.proof`.
 
-    `missing` are lines on what the rendered files have, and the target has not. `indexes` are the
-    places of the hosts' GPUs in the inventory. `deployments` are the newest of the workloads.
+    `missing` are lines about rendered parts that are not deployed. `indexes` are the indexes of the
+    hosts' GPUs in the inventory. `deployments` are the newest of the workloads.
     """
 
     cluster: str
@@ -130,7 +130,7 @@ class Deployments:
         self._again: float | None = None  # When to try once more.
 
     def of(self, statuses: Sequence[JobStatus]) -> Mapping[str, Deployment]:
-        """Return those of workloads; none if the place of the history cannot be reached."""
+        """Return those of workloads; if the history cannot be read, those that were read last."""
         starts = {status.job: status.started for status in statuses}
         if starts != self._starts or (self._again and self._clock() >= self._again):
             self._starts, self._again = starts, self._clock() + RETRY
@@ -316,6 +316,6 @@ def _host(host: HostStatus, places: Mapping[str, int], noun: str) -> tuple[str, 
 
 
 def _gpu(device: str, places: Mapping[str, int]) -> str:
-    """Return a GPU's UUID behind its place; one without a UUID is named by its place."""
+    """Return a GPU's UUID after its index; a GPU without a UUID has only its index."""
     place = places.get(device.lower()) if names_gpu(device) else None
     return device if place is None else f"{place}: {device}"

@@ -25,7 +25,7 @@ from trainer.contract.words import nearest
 
 CANCELLED = "cancelled"
 SHOWS, POLL = 4.0, 0.5
-"""Seconds in which a controller shows that it has seen the first job, and between two looks."""
+"""Seconds for a controller to show that it has seen the first job, and between two checks."""
 
 
 @click.command("submit", short_help="Hand jobs to the queue.")
@@ -97,7 +97,7 @@ def cancel(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
 
 
 def _cancelled(record: Record) -> Record:
-    """Return the record of a job that is taken out; it says where the checkpoints are."""
+    """Return the record of a cancelled job; it keeps the hosts with the checkpoints."""
     if record.ended is None:
         record = replace(record, ended=time.time(), state=CANCELLED, waits=None, reason="")
     return replace(record, gone=True)
@@ -115,7 +115,7 @@ def queue_of(target: Target) -> Queue:
 
 
 def tell_unattended(queue: Queue) -> None:
-    """Say so if no controller has been seen: nothing of the queue starts without one."""
+    """Print a note if no controller has been seen: without one, no job of the queue starts."""
     deadline = time.monotonic() + SHOWS
     while not (seen := queue.spent().at) and time.monotonic() < deadline:
         time.sleep(POLL)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INTERVAL = 2
 """Seconds between two queries of the GPUs, and between two updates."""
 UNKNOWN = Gpu(0, "", "", None, None, None, None, None, None)
-"""Of a rank on a CPU."""
+"""The values for a rank on a CPU."""
 STATUS = 6.0
 """Seconds between two queries of the jobs: ranks report their step times every 10 s."""
 

@@ -32,7 +32,7 @@ def named_files(
 ) -> tuple[CodeFile, ...]:
     """Return the files in a folder with functions or classes that the keys of a file name.
 
-    Other modules are in the image, or in `packages` of a folder that travels with the job.
+    Other modules are in the image, or in `packages` of a folder that is sent with the job.
 
     Raises:
         FaultsError: A file lacks the function, or is too large; a module is a folder.

@@ -1,4 +1,4 @@
-"""The words of a command, also as people write them who have started it by hand."""
+"""The words of a command, and corrections of commands that were copied from a shell."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _mistake(command: Sequence[str]) -> str:
 
 
 def _what(start: str) -> str:
-    """Say what a command begins with."""
+    """Describe the wrong beginning of a command."""
     name = program(start)
     if start.startswith("-m ") and start.removeprefix("-m ") not in MODULES:
         return f"{start.removeprefix('-m ')} is not a module"
@@ -93,7 +93,7 @@ def _what(start: str) -> str:
 
 
 def _fix(words: Sequence[str], meant: ParsedCommand | None) -> str:
-    """Return the line that would be right."""
+    """Return the correction of a command."""
     if meant and not _mistake(meant.command):
         return f"write {meant.lines()}"
     name = program("".join(words[:1]))

@@ -11,7 +11,7 @@ SHORTEST = len("GPU-7af7a99b")
 
 
 def refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
-    """Reject what only one host can have, and GPUs that are parts of others."""
+    """Reject names, addresses and GPUs that occur twice, and GPUs that are parts of others."""
     _refuse_pairs(hosts, faults)
     _refuse_beginnings(hosts, faults)
     _refuse_shared_cards(hosts, faults)

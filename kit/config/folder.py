@@ -1,4 +1,4 @@
-"""The key `code` of a job: the folder with the code that travels with it."""
+"""The key `code` of a job: the folder with the code that is sent with it."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def to_package(
     own: Collection[Path],
     rendered: Callable[[str], str],
 ) -> Package | None:
-    """Return what travels of the folder, which is relative to `root`, without what is kit's `own`.
+    """Return the package of a folder, which is relative to `root`, without kit's `own` files.
 
-    Where there is no such folder, the version is that of it in the `rendered` files, "" without
-    any: to deploy another job, or to split GPUs, a person does not need the code of all jobs.
+    If the folder does not exist here, the package has the version in the `rendered` files: nobody
+    needs the code of all jobs to deploy another job, or to split GPUs.
 
     Raises:
         FaultsError: The folder cannot be read, or is too large.

@@ -1,4 +1,4 @@
-"""Hints for keys that a file does not know: the key of kit that says the same, or why none does."""
+"""Hints for unknown keys of a file: kit's key with the same meaning, or why there is none."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _of_inventory(name: str, loc: Loc) -> str:
 
 
 def _of_a_job(name: str) -> str:
-    """Return a hint for another file."""
+    """Return a hint for a key that belongs in the file of a job."""
     keys = [*_rows(JOB, name), *_homes(name, (name,), None, JobSection)]
     if known_keys := [each for each in keys if _is_known(each, JobSection)]:
         return f"it is for a job: write {_lines(known_keys[0])} in jobs/NAME.yaml"
@@ -100,7 +100,7 @@ def _of_work(name: str, loc: Loc, value: object, root: type[BaseModel], document
 
 
 def _argument(loc: Loc, value: object, document: object) -> str:
-    """Say that a script gets a value as an argument."""
+    """Return the hint that a script gets a value as an argument."""
     command = _keys(document).get("command")
     words = command if isinstance(command, list) else ["train.py"]
     words = [*map(str, words), f"--{loc[-1]}"]

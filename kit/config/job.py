@@ -52,7 +52,7 @@ OF_COMMAND = {
     "working_dir": "leave it out",
     "quiet": "leave it out: `train` notices a worker that hangs after 10 s",
 }
-"""The keys of one kind of work alone, and what to do with them in the other."""
+"""Keys that only one kind of work has, and their correction in the other kind."""
 
 
 class JobSection(Section):

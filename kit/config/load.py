@@ -95,10 +95,10 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where jobs are: the folder `root` of the inventory, that of the `jobs`.
+    """The folders of a project: `root` with the inventory, and `jobs`.
 
-    What is kit's `own` is no code of a job. `rendered` returns the version of a job's code in a
-    folder, as the rendered files have it.
+    `own` are kit's own files, which are not code of a job. `rendered` returns the version of the
+    code of a job and a folder in the rendered files.
     """
 
     root: Path
@@ -116,8 +116,9 @@ def load(
 ) -> Project:
     """Read the inventory, the folders of jobs and servers, and the lock beside the inventory.
 
-    The folder of servers is optional. What is kit's `own` is no code of a job; `rendered` returns
-    the version of the code of a cluster's job in a folder, as the rendered files have it.
+    The folder of servers is optional. `own` are kit's own files, which are not code of a job.
+    `rendered` returns the version of the code of a cluster, a job and a folder in the rendered
+    files.
 
     Raises:
         ProblemsError: All mistakes in the files.
@@ -169,7 +170,7 @@ def _each(
 def _files(folder: Path, what: str) -> list[Path]:
     """Return the files that define jobs or servers.
 
-    The folder of servers is optional, and so is that of jobs beside one of servers.
+    The folder of servers is optional. The folder of jobs is optional if there is one of servers.
     """
     try:
         # Editors create lock files and backups whose names begin with a dot.

@@ -33,7 +33,7 @@ NODE_EXPORTER = "prom/node-exporter:v1.9.1"
 DCGM_EXPORTER = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-distroless"
 LOG_COLLECTOR = "balabit/syslog-ng:4.8.1"
 DEFAULT = 10 * 2**30
-"""Bytes of lines that a host keeps: 30 days of 4 kB a second, and little beside its images."""
+"""Bytes of lines that a host keeps: 30 days of 4 kB a second. Its images are much larger."""
 LEAST = 100 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""Keys of Compose, Kubernetes, Slurm, torchrun and training scripts, and what says the same in kit.
+"""Keys of Compose, Kubernetes, Slurm, torchrun and training scripts, and their equivalents in kit.
 
 The names are in snake case: `shmSize` and `shm-size` are `shm_size` here.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 Rows = tuple[tuple[dict[str, Any], str], ...]
-"""Keys of kit with an example, and the names that mean them. The first fitting row is proposed."""
+"""Keys of kit with an example, and their other names. The first matching row is proposed."""
 Reasons = tuple[tuple[str, str], ...]
-"""Why a key is left out, and the names of such keys."""
+"""Reasons why keys are left out, and the names of these keys."""
 
 NOTIFY = {"notify": [{"url": {"env": "MAIL_URL"}}]}
 GPUS = {"hosts": {"gpus_per_host": 1}}
@@ -104,7 +104,7 @@ WORK: Rows = (
         "micro_batch_size train_micro_batch_size_per_gpu mini_batch_size samples_per_gpu",
     ),
 )
-"""Of a job or a server."""
+"""Keys of a job or a server."""
 TRAIN: Rows = (
     ({"train": {"learning_rate": 0.1}}, "lr base_lr max_lr init_lr initial_lr learningrate"),
     (
@@ -147,7 +147,7 @@ TRAIN: Rows = (
     ({"parallel": {"pipeline": 2}}, "pp pp_size pipeline_parallel pipeline_model_parallel_size"),
     ({"faults": {"max_restarts": 3}}, "restart restart_policy max_restart backoff_limit retries"),
 )
-"""Of a job; a script gets them as arguments."""
+"""Keys of a job; a script gets these values as arguments."""
 DECIDED: Reasons = (
     (
         "kit starts a container again that fails",
@@ -235,7 +235,7 @@ DECIDED: Reasons = (
         "enable_service_links scheduler_name mode endpoint_mode cgroupns uts scheduler",
     ),
 )
-"""Of a job or a server."""
+"""Reasons for a job or a server."""
 OF_GPU: Rows = (
     ({"uuid": "GPU-5f3a"}, "gpu_uuid gpu id device_id serial"),
     ({"model": "TITAN RTX"}, "name type product gpu_type gpu_model product_name"),

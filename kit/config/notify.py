@@ -1,4 +1,4 @@
-"""The key `notify` of the inventory and of a job: who is notified of what."""
+"""The key `notify` of the inventory and of a job: the receivers of notifications."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class NotifySection(Section):
 
 
 def _unshown(receivers: object) -> object:
-    """Refuse what is no list of mappings: pydantic's own message would show a secret URL."""
+    """Refuse a value that is not a list of mappings: pydantic's message would show a secret URL."""
     if not isinstance(receivers, list):
         raise wrong("is not a list of receivers", EXAMPLE)
     for index, each in enumerate(receivers):

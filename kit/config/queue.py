@@ -1,4 +1,4 @@
-"""What people write about a shared pool: jobs of the queue, its people, and hosts that are lent."""
+"""The sections for a shared pool: jobs of the queue, its people, and hosts that are lent."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def check_queued(
     gpus: RangeSection | None,
     work: Collection[str],
 ) -> None:
-    """Refuse the keys of a job that do not fit together; `work` is what it is, of `FIXED`.
+    """Refuse keys of a job that contradict each other; `work` are the keys of `FIXED` that apply.
 
     Raises:
         PydanticCustomError: They do not.

@@ -1,4 +1,4 @@
-"""What a job gets: hosts, resources of its containers, and the port at which its hosts meet."""
+"""The sections for a job's hosts, the resources of its containers, and its rendezvous."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ BUILT_IN = (
     *("handler", "access_log"),
     *("limits.body", "limits.pixels"),
 )
-"""Keys of the built-in server alone."""
+"""Keys that only the built-in server has."""
 OWN = (
     *("health", "start_timeout", "mounts", "secrets", "working_dir"),
     *("stop_grace_period", "limits.shared_memory"),

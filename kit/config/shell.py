@@ -1,4 +1,4 @@
-"""Command lines as people start a training by hand, and the same in the keys of a job."""
+"""The conversion of command lines that start a training by hand into the keys of a job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _GLUED = re.compile(r"--?[A-Za-z][\w.-]*\s+\S", re.DOTALL)
 _REST = re.compile(r"\||&|\d?>>?.*|&>.*")  # A pipe, a background process, a redirection.
 _CHAIN = frozenset({"&&", "||", ";"})
 SYNTAX = frozenset({"&&", "||", "2>&1", ">>", "&>"})
-"""Words that only a shell understands, and that are no argument of a script."""
+"""Words that only a shell understands, and that are not arguments of a script."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ParsedCommand:
 
     def lines(self) -> str:
         """Return the lines to write, as code."""
-        # Nothing replaces a shell's variables in a job.
+        # A job does not expand shell variables.
         plain = {name: text for name, text in self.environment if not {"$", "`"} & {*text}}
         own = {name: text for name, text in plain.items() if name not in RESERVED}
         own = {name: text for name, text in own.items() if not name.startswith("KIT_")}
@@ -111,7 +111,7 @@ def _is_line(words: Sequence[str]) -> bool:
 
 
 def read_line(text: str) -> ParsedCommand | None:
-    """Read a line of a shell, or several; None if they start no script that can be seen."""
+    """Read one or several lines of a shell; None if no script is recognized in them."""
     parts = list(_parts(text))
     scripts = {
         index: parsed for index, (words, _) in enumerate(parts) if (parsed := read_words(words))
@@ -151,7 +151,7 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _parts(text: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the commands of a text; of each its words, and what only a shell understands."""
+    """Yield the commands of a text: the words of each, and the words that only a shell reads."""
     for row in text.replace("\\\n", " ").splitlines():
         words, rest = list[str](), list[str]()
         for word in split(row) if not row.lstrip().startswith("#") else []:
@@ -168,7 +168,7 @@ def _parts(text: str) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def read_words(words: Sequence[str]) -> ParsedCommand | None:
-    """Read the words of one command; None if it starts no script that can be seen."""
+    """Read the words of one command; None if no script is recognized in it."""
     words = list(words)
     environment = list[tuple[str, str]]()
     while words and (variable := _SET.fullmatch(words[0])):

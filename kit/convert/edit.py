@@ -14,7 +14,7 @@ from kit.yamlfile import Document
 def edited(
     text: str, document: Document, engine: str, section: str, numbered: Iterable[Loc]
 ) -> str:
-    """Return the text with another engine and a new `section` behind it.
+    """Return the text with another engine and a new `section` after it.
 
     The GPUs of the `numbered` sections of hosts are named by index, in place of UUIDs.
     """

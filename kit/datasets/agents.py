@@ -101,7 +101,7 @@ def agent_on(host: Host, cluster: str) -> Agent:
 
 
 def started(find: Callable[[], Agent], patience: float = START) -> Agent:
-    """Return an agent when it answers.
+    """Wait for an agent, and return it when it answers.
 
     Raises:
         AbsentError: It does not answer in time.
@@ -119,7 +119,7 @@ def started(find: Callable[[], Agent], patience: float = START) -> Agent:
 
 
 def use(agent: Agent, data: DataSet, say: Callable[[Message], object]) -> Message:
-    """Let the agent fetch a data set, and return when it is complete.
+    """Request that the agent fetches a data set, and return when it is complete.
 
     Raises:
         KitError: The fetch failed.

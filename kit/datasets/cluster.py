@@ -20,11 +20,11 @@ from kit.model import DataSet
 from kit.plan.data import DataPlan
 
 ATTEMPTS = 5
-"""Uploads that are tried in a row without a byte more on the storage host."""
+"""After this number of consecutive uploads without a new byte on the storage host, kit gives up."""
 TOO_OLD = "invalid choice: 'put'"
 """The message of argparse in an image without this command."""
 UPLOADS = ".uploads"
-"""The folder of the store with what was received."""
+"""The folder of the store with received uploads."""
 
 Say = Callable[[str, str, int, int | None], object]
 """Shows a transfer: its name, its state, the bytes done, those in all (None: unknown)."""
@@ -95,7 +95,7 @@ class DataCluster:
     def put(
         self, name: str, described: str, keep: Sequence[str], archive: Callable[[], Iterable[bytes]]
     ) -> None:
-        """Store code under the name of its content, unless it is stored; `keep` stays, too.
+        """Store code, named after its content, unless it is stored; the code `keep` is kept.
 
         Raises:
             KitError: It failed.
@@ -120,7 +120,7 @@ class DataCluster:
         yield self.programs()
 
     def prefetch(self, names: Collection[str], data: Iterable[DataSet]) -> None:
-        """Let the agents of these hosts fetch data sets while other things happen; never fail."""
+        """Request that the agents of these hosts fetch data sets in the background; never fail."""
         finders = [find for host, find in self.finders().items() if host in names]
         if self.folder is not None or len(finders) > MOST_CONCURRENT:
             return

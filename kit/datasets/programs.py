@@ -107,8 +107,8 @@ def run(
 ) -> Any:
     """Run the program, pass the objects that it prints to `say`, and return its last value.
 
-    `feed` is its standard input; `asked`: not before it says `send`. If this process is
-    interrupted, the program ends too.
+    `feed` is its standard input; `asked`: it is sent only after the program prints `send`. If this
+    process is interrupted, the program ends too.
 
     Raises:
         KitError: It failed; the message is its own.

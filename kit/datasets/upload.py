@@ -2,7 +2,7 @@
 
 A folder is sent as a tar archive whose bytes depend only on the names, sizes and contents of its
 files, so that a second attempt continues where the first one ended. A request for each file would
-take a container for each, and a data set may have a million files. The price is room for the
+take a container for each, and a data set may have a million files. The cost is disk space for the
 archive on the storage host while it is unpacked.
 """
 
@@ -35,7 +35,7 @@ class Member:
 
     @cached_property
     def header(self) -> bytes:
-        """The header in the archive: only name and size, which make it the same every time."""
+        """The header in the archive: only name and size, so that it is the same every time."""
         info = tarfile.TarInfo(self.name)
         info.size = self.size
         return info.tobuf(tarfile.PAX_FORMAT)
@@ -77,7 +77,7 @@ class Upload:
         return f"{digest}{suffix}"
 
     def read(self, offset: int) -> Iterator[bytes]:
-        """Yield the stream from a byte on.
+        """Yield the stream from an offset on.
 
         Raises:
             KitError: A file has changed or cannot be read.

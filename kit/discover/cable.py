@@ -1,4 +1,4 @@
-"""Several fast links that all hosts share, as the two ports of a DGX Spark's cable. Pure."""
+"""Several fast links that all hosts share, such as the two ports of a DGX Spark's cable. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kit.values import show_speed
 
 USUAL_MTU = 1500
 LARGE_MTU = 9000
-"""Of jumbo frames, which NVIDIA recommends for RoCE: 4 KiB of data in each packet."""
+"""The MTU of jumbo frames, which NVIDIA recommends for RoCE: 4 KiB of data in each packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Cable:
     """Networks of fast links that all hosts share, with the interfaces and devices in their order.
 
     `devices` are the RDMA devices of the interfaces; none if a host has no active one for each of
-    them. The names are the same on all hosts. `mtu` and `speed` are the least of them.
+    them. The names are the same on all hosts. `mtu` and `speed` are the smallest among them.
     """
 
     networks: tuple[str, ...]
@@ -93,7 +93,7 @@ def _devices(facts: HostFacts, interfaces: Sequence[str]) -> tuple[str, ...]:
 
 
 def cable_notes(hosts: Sequence[DiscoveredHost]) -> Iterator[str]:
-    """Say how the inventory uses all links, and what they lack."""
+    """Yield notes on how the inventory uses all links, and on what the links lack."""
     cable = cable_of([host.facts for host in hosts])
     if cable is None:
         yield from (note for host in hosts for note in _one_network(host))
@@ -120,7 +120,7 @@ def cable_notes(hosts: Sequence[DiscoveredHost]) -> Iterator[str]:
 
 
 def _one_network(host: DiscoveredHost) -> Iterator[str]:
-    """Name the fast links of a host that are in one network: its packets leave by one of them."""
+    """Yield notes on fast links of a host in the same network: packets leave by one of them."""
     by_network: dict[str, list[str]] = {}
     for link in host.facts.fast:
         for address in link.ipv4:

@@ -1,4 +1,4 @@
-"""What answers in place of the host's Docker Engine, as people have it: Podman and others. Pure."""
+"""Programs that answer in place of the host's Docker Engine: Podman and others. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN = re.compile(r"unix:///(var/)?run/|tcp://(localhost|127\.|\[::1\])")
 
 
 class StandIn(StrEnum):
-    """What answers to docker. Only the host's own engine has the host's GPUs and network."""
+    """A program behind the docker command. Only the host's own engine has its GPUs and network."""
 
     PODMAN = "Podman"
     NERDCTL = "nerdctl"
@@ -69,11 +69,11 @@ REMEDIES: Mapping[StandIn, Remedy] = {
 def stand_in(
     version: str, version_json: Mapping[str, Any], info_json: Mapping[str, Any], program: str
 ) -> StandIn | None:
-    """Return what answers in place of the host's own engine, or None.
+    """Return the program that answers in place of the host's own engine, or None.
 
     `version_json` and `info_json` are `docker version` and `docker info` as JSON. `program` has a
     line for each of: the docker command, the endpoint of its context, sockets and commands of
-    others.
+    other programs.
     """
     client, server = version_json.get("Client") or {}, version_json.get("Server") or {}
     names = {str(each.get("Name")) for each in server.get("Components") or ()}

@@ -38,7 +38,7 @@ class GpuFacts:
 class PciDevice:
     """A device of NVIDIA on the PCI bus; `driver` is "" if it has none.
 
-    `kind` is its class in sysfs, as `0x030200`.
+    `kind` is its class in sysfs, such as `0x030200`.
     """
 
     address: str
@@ -171,8 +171,8 @@ class HostFacts:
     def unlisted(self) -> tuple[PciDevice, ...]:
         """GPUs of the PCI bus that nvidia-smi does not list.
 
-        Without the addresses of the listed ones only their number is known: the first to be missing
-        are those that have another driver, or none.
+        If listed GPUs have no known address, only the number of missing ones is known. GPUs with
+        another driver, or without one, then come first.
         """
         placed = {gpu.bus for gpu in self.gpus if gpu.bus}
         left = [each for each in self.pci if each.gpu and each.address not in placed]

@@ -14,7 +14,7 @@ from kit.model import Host, Inventory
 from kit.values import WrongValueError, label_of
 
 NAMELESS = frozenset({"localhost", "none", "unknown"})
-"""Host names of machines that nobody has named."""
+"""Host names of machines that have no name of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[HostTo
 def named(
     answered: Sequence[tuple[HostToAsk, HostFacts]], fast: str | None, written: Sequence[Host] = ()
 ) -> tuple[list[DiscoveredHost], list[KitError]]:
-    """Return the hosts with their names and addresses for the inventory, and the faults of others.
+    """Return the hosts with names and addresses for the inventory, and the errors of other hosts.
 
     `fast` is the network of a second, fast link that all hosts share. New hosts get their address
     in this network. `written` are the hosts of the inventory.
@@ -119,8 +119,8 @@ def short_name(facts: HostFacts) -> str:
 def _address(facts: HostFacts, login: str, fast: str | None) -> str:
     """Return the address for other hosts: in the fast network, else the one that SSH reached.
 
-    If that is one of IPv6, which kit's Swarms cannot use, the host's IPv4 address comes first: on
-    the interface that SSH reached, on that of the default route, on a network card.
+    Kit's Swarms cannot use IPv6. If SSH reached an IPv6 address, the host's IPv4 address has
+    priority: on the interface that SSH reached, on that of the default route, on a network card.
 
     Raises:
         KitError: The host has no address.

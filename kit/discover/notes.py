@@ -51,7 +51,7 @@ def _fast(hosts: Sequence[DiscoveredHost]) -> Iterator[str]:
 
 
 def _unused(host: DiscoveredHost) -> Iterator[str]:
-    """Name the fast link of a host whose address is on a slower one: others may have it too."""
+    """Yield a note on a fast link, if the host's address is on a slower one."""
     if (host.speed or 0) >= FAST or host.facts.interface_of(host.address) is None:
         return
     for link in host.facts.fast:
@@ -88,7 +88,7 @@ def _gpus(facts: HostFacts) -> Iterator[str]:
 
 
 def _place(host: DiscoveredHost) -> Iterator[str]:
-    """Say how the entry of a new host differs from what the machine and SSH say."""
+    """Yield notes on a new host's name or address if it differs from the machine's or SSH's."""
     if host.known is not None:
         return
     own = short_name(host.facts)

@@ -44,7 +44,7 @@ def read_facts(printed: str) -> HostFacts:
     printed_sections = sections_of(printed)
     if "end" not in printed_sections:
         raise ValueError("the output of the probe is not complete")
-    sections = defaultdict(str, printed_sections)  # A part of the probe prints some of them.
+    sections = defaultdict(str, printed_sections)  # A part of the probe prints only some.
     host = [*sections["host"].splitlines(), "", "", "", ""]
     memory = dict(re.findall(r"^(\w+): +(\d+) kB$", sections["memory"], re.MULTILINE))
     cores, _, model = sections["cpu"].partition("\n")
@@ -181,7 +181,7 @@ def _card(sections: Mapping[str, str], uuid: str, index: int, model: str, memory
 
 
 def _address(text: str) -> str:
-    """Return nvidia-smi's PCI address as sysfs has it: `0000:41:00.0` for `00000000:41:00.0`."""
+    """Return nvidia-smi's PCI address in sysfs' form: `0000:41:00.0` for `00000000:41:00.0`."""
     domain, colon, rest = text.lower().partition(":")
     return f"{domain[:-4].lstrip('0')}{domain[-4:]}:{rest}" if colon else ""
 
@@ -193,7 +193,7 @@ def _pci(text: str) -> Iterator[PciDevice]:
 
 
 def _instance(card: GpuFacts, profile: str, uuid: str) -> GpuFacts:
-    """Return an instance by its profile, as `1g.10gb` or `1c.2g.20gb+me`."""
+    """Return an instance by its profile, such as `1g.10gb` or `1c.2g.20gb+me`."""
     gigabytes = _first(r"(\d+)gb", profile)
     memory = int(gigabytes) * 2**30 if gigabytes else None
     model = f"{card.model} MIG {profile}"

@@ -88,7 +88,7 @@ def _edited(document: Document, hosts: Sequence[DiscoveredHost]) -> Update:
 
 
 def _changes_only_facts(before: Document, after: str, hosts: Sequence[DiscoveredHost]) -> bool:
-    """Whether an edited text differs only by facts of these hosts, and by those that are new."""
+    """Whether an edited text differs only by facts of these hosts, and by new hosts."""
     try:
         new = parse(after, before.file).value
     except ProblemsError:

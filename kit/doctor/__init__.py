@@ -1,1 +1,1 @@
-"""`kit doctor`: what is wrong with the hosts, before a job meets it."""
+"""`kit doctor`: find faults of the hosts before a job fails because of them."""

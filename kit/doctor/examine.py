@@ -1,4 +1,4 @@
-"""Examine the hosts: the facts of all, then containers on those that can run them."""
+"""Examine the hosts: the facts of all hosts, then containers on hosts that can run them."""
 
 from __future__ import annotations
 

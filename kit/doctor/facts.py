@@ -59,7 +59,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A line in the kernel's log on a lost GPU that is no XID; `at` as for an Xid.
+    """A line in the kernel's log on a lost GPU that is not an XID; `at` as for an Xid.
 
     `bus` is its PCI address without the function, "" if the line has none.
     """
@@ -175,7 +175,7 @@ class Vitals:
     """The content of the doctor's own sections. Times in seconds.
 
     `xids` is None if the kernel's log cannot be read: then `losses` and `sxids` are not known.
-    `fabrics` are the states of GPUs that report one, `fabric_manager` that its program runs.
+    `fabrics` are the states of GPUs that report one; `fabric_manager`: its program runs.
     `toolkit` are settings of its file.
     `lookups` are the seconds of each name's look-up. `images` are those of jobs, by name.
     `networks` are the overlays that the host knows, `volumes` the names of its volumes.
@@ -228,7 +228,7 @@ class Report:
 class Use:
     """A workload's container on a host. Sizes in bytes.
 
-    `gpus` are the IDs of the inventory, `pinned` that they are its NVIDIA_VISIBLE_DEVICES.
+    `gpus` are the IDs of the inventory; `pinned`: they are its NVIDIA_VISIBLE_DEVICES.
     `folders` are bind mounts, `mounts` are (source, target) of all data that it reads. `document`
     is the job file of a training with a data set, else "".
     """

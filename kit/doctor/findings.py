@@ -12,7 +12,7 @@ PAGE = "docs/troubleshooting.md"
 class Code:
     """A check. `title` is true if all is well; `cause` and `remedy` are for the documentation.
 
-    `active`: it starts a container. `quick`: `kit deploy` does it, too.
+    `active`: it starts a container. `quick`: `kit deploy` runs it, too.
     """
 
     id: str

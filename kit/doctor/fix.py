@@ -14,7 +14,7 @@ from kit.hosts import ssh
 from kit.model import Host
 
 ABSENT = (host_codes.START, Verdict.NOTE)
-"""The finding that a host has no image to start a container of."""
+"""The finding that a host has no image for a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Fix:
 
 
 def fixes_for(findings: Sequence[Finding], wanted: Wanted) -> list[Fix]:
-    """Return the fixes of findings that are not good, each once."""
+    """Return the fixes for findings of faults, each once."""
     bad = [each for each in findings if each.verdict is not Verdict.OK]
     fixes = (fix for each in bad for fix in _fix(each, wanted))
     return list(dict.fromkeys(fixes))
@@ -43,7 +43,7 @@ def _fix(finding: Finding, wanted: Wanted) -> Iterator[Fix]:
         manager = next((each.host for each in wanted.hosts if each.manager), None)
         if manager is not None:
             words = " ".join(f"--label-add {shlex.quote(f'{k}={v}')}" for k, v in want.labels)
-            # Node names may be long gone from the inventory: the host itself knows its ID.
+            # The node's name may no longer be in the inventory: the host itself knows its ID.
             node = _node(login)
             script = f"docker node update {words} {shlex.quote(node)}" if node else "false"
             yield Fix(want.name, manager, "set the labels of its node", script)

@@ -26,7 +26,7 @@ def read_xids(log: str) -> tuple[Xid, ...]:
 
 
 def read_losses(log: str) -> tuple[Loss, ...]:
-    """Return the newest line on each GPU that is lost; those without an address if no other is."""
+    """Return the newest line on each lost GPU, or else the newest line without an address."""
     newest: dict[str, Loss] = {}
     for match, at in _search(_LOSS, log):
         bus = _BUS.search(match[1])

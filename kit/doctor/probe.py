@@ -47,7 +47,7 @@ def ask_all(wanted: Wanted, done: Say = lambda _: None) -> dict[str, Report | Ki
 
 
 def ask_quickly(wanted: Wanted) -> dict[str, Report | KitError]:
-    """Return what a few commands say about each host."""
+    """Return the reports of a few commands on each host."""
     head = f"paths={shlex.quote(' '.join(_folders(wanted)))}\n{STARTED}"
     script = sections(extended(FOLDERS), QUICK)
     return _ask(wanted.hosts, head + script, connect=CONNECT)
@@ -84,7 +84,7 @@ def _report(name: str, answer: Answer | KitError) -> Report | KitError:
     if isinstance(answer, KitError):
         return answer
     vitals = read_vitals(answer.printed)
-    # The script ran within the call: only what lies outside of it is an error of the clock.
+    # The script ran during the call: only times outside of the call are errors of the clock.
     error = max(vitals.clock - answer.ended, 0.0) or min(vitals.began - answer.began, 0.0)
     if not vitals.began:
         error = 0.0

@@ -1,4 +1,4 @@
-"""The quick part, before a deploy: one login a host, and only what is certain to break the run."""
+"""The quick checks before a deploy: one login per host, and only faults that surely break a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kit.errors import KitError
 from kit.values import Say
 
 PATIENCE = 15.0
-"""Seconds to wait for the slowest host; the deploy itself has the last word on it."""
+"""Seconds to wait for the slowest host; the deploy itself reports a host that does not answer."""
 
 
 class QuickDoctor:

@@ -25,7 +25,7 @@ class TrialContainer:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way from a host to another; errors are "" for success.
+    """The link from one host to another; errors are "" for success.
 
     `tcp` are errors by port. `udp` are the ports at which packets arrived. `sent` are errors of
     sending by port and size. `source` is the own address that the kernel chose. `passed` are the
@@ -69,7 +69,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The PyTorch of an image: its CUDA ("" for a CPU build) and architectures, as `sm_80`."""
+    """The PyTorch of an image: its CUDA ("" for a CPU build) and architectures, such as `sm_80`."""
 
     image: str
     version: str

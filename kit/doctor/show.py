@@ -12,7 +12,7 @@ from kit.values import count
 
 ORDER = {Verdict.WRONG: 0, Verdict.NOTE: 1, Verdict.OK: 2}
 FEW = 4
-"""Up to this number hosts are named."""
+"""Up to this number of hosts, their names are listed."""
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
@@ -22,7 +22,7 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def lines(findings: Sequence[Finding], *, every: bool) -> Iterator[tuple[Verdict, str]]:
-    """Yield the lines for people; equal good news of several hosts is one line."""
+    """Yield the lines to print; equal good findings of several hosts share a line."""
     for _, group in groupby(ordered(findings), key=lambda each: each.code.id):
         same = list(group)
         good = [each for each in same if each.verdict is Verdict.OK]

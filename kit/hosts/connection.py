@@ -1,8 +1,8 @@
 """HTTP to a Docker engine, through the docker command or ssh.
 
 Docker's own connection by ssh waits 30 s for a host that is down, and for ever for a host that dies
-while Docker reads its log. So kit runs the same command on the host itself: `docker system
-dial-stdio`.
+while Docker reads its log. kit therefore runs the same command, `docker system dial-stdio`, on the
+host through an ssh with time limits.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Connection(HTTPConnection):
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
         except KeyboardInterrupt:
-            # The answer is still to come: the cleanup, such as the end of a lock, must not read it.
+            # The answer is unread: requests of the cleanup, such as an unlock, must not read it.
             self.disconnect()
             raise
         except TimeoutError:

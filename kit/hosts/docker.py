@@ -58,7 +58,7 @@ class Docker:
         return cls(host.name, engine_url(host.ssh), prelude)
 
     def again(self) -> Docker:
-        """Return the same engine with a connection of its own."""
+        """Return the same engine with a separate connection."""
         return Docker(self.name, self.url)
 
     @property

@@ -1,4 +1,4 @@
-"""A port of this machine that leads to one of a container or of a host."""
+"""Forwarding of a port of this machine to a port of a container or a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kit.values import Say
 HERE = "127.0.0.1"
 BLOCK = 2**16
 POLL = 0.05
-"""Seconds between two looks whether ssh listens."""
+"""Seconds between two checks whether ssh listens."""
 TERMINATED = 2.0
 """Seconds for a command to end on SIGTERM."""
 RELAY = Path(relay.__file__).read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> bool:
-    """Copy to the end and pass that on; return False if one side is gone before."""
+    """Copy until the end of the input and pass the end on; return False if a side closes before."""
     try:
         while block := await source.read(BLOCK):
             target.write(block)
@@ -108,7 +108,7 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> b
 
 
 def tunnel(host: Host, local: int, address: str, port: int, ready: Callable[[], None]) -> None:
-    """Lead a port here to an address that a host reaches, by ssh, until it is interrupted.
+    """Forward a port here to an address that a host reaches, by ssh, until it is interrupted.
 
     Raises:
         InputError: The port is in use.

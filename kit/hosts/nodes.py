@@ -20,8 +20,8 @@ PAUSE = 0.5
 def update_node(manager: Docker, node: str, change: Callable[[Spec], Spec]) -> None:
     """Change the specification of a node, by its id.
 
-    It is repeated if another change came between, and while the managers have no leader, as for a
-    moment when one of them comes or goes.
+    It is repeated after a concurrent change, and while the managers have no leader, as for a moment
+    when a manager joins or leaves.
 
     Raises:
         KitError: The manager cannot be reached, or rejects it.

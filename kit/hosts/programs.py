@@ -1,7 +1,6 @@
 """Programs on the hosts that print lines of JSON, mostly in containers, by ssh or docker.
 
-Their containers end with their standard input, or by the signal that docker passes on, and are
-removed then.
+A container ends when its standard input ends or when docker passes on a signal; it is then removed.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Program:
         self._feeder.start()
 
     def values(self) -> Iterator[Any]:
-        """Yield the JSON values that it prints; other lines are of logins and libraries."""
+        """Yield the JSON values that it prints; skip other lines, of logins and libraries."""
         for line in self._output:
             with suppress(ValueError):
                 yield json.loads(line)
@@ -131,13 +130,13 @@ class Program:
         return status
 
     def reason(self) -> str:
-        """Return why a program has ended that has no more output: what docker or ssh said last."""
+        """Return why a program without more output has ended: the last line of docker or ssh."""
         status = self._finish()
         self._errors.seek(0)
         return _reason(self._errors.read().decode(errors="replace")) or f"exit status {status}"
 
     def abort(self) -> None:
-        """End the program without its consent; docker passes the signal on to the container."""
+        """End the program by a signal, which docker passes on to the container."""
         self._process.terminate()
 
     def close(self) -> None:

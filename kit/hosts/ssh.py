@@ -76,7 +76,7 @@ def run(host: Host, script: str, content: bytes = b"", connect: int | None = Non
 
 
 def run_here(host: Host, script: str, content: bytes = b"") -> str:
-    """Run a script in this machine's own sh, on the host that this machine is; see `run`.
+    """Run a script in this machine's own sh, if this machine is the host; see `run`.
 
     Raises:
         CommandError: The script failed.

@@ -54,9 +54,9 @@ Placements = list[tuple[Placement, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The hosts and GPUs of each job, of its spares, and of each server; and the queue's.
+    """The hosts and GPUs of each job, its spares, each server, and the queue.
 
-    Jobs of the queue have all that it may give them.
+    Jobs of the queue have all GPUs that the queue may give them.
     """
 
     training: Placements
@@ -70,9 +70,9 @@ def allocate(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server
     """Assign GPUs to every job and every server, in their order and the inventory's order.
 
     Each request gets all GPUs of its use on its hosts, or `gpus_per_host` of the free ones. Jobs
-    that name their GPUs come first, so that others never take these. The queue divides what jobs
-    leave that are not its own, and the GPUs of sessions while these do not run.
-    A server gets no GPU if no host has one for inference, a job no spare if others have taken all.
+    that name their GPUs come first, so that others never take these. The queue divides the GPUs
+    that other jobs leave, and the GPUs of sessions while these do not run. A server gets no GPU if
+    no host has one for inference. A job gets no spare if other jobs have taken all of them.
     """
     ledger = _Ledger({host.name: host for host in inventory.hosts}, inventory.network.interface)
     ordered = sorted(jobs, key=lambda job: not job.hosts.gpus)
@@ -149,9 +149,9 @@ def _place_queued(job: Job, pool: PoolPlan, ledger: _Ledger) -> tuple[Placement,
 def _place_spares(job: Job, members: Sequence[Placement], ledger: _Ledger) -> tuple[Placement, ...]:
     """Return the spares of a job: those among its hosts, or all that no other job has taken.
 
-    A model that ranks divide has no spare, as its parts are on the hosts that trained; nor have
-    TensorFlow's scripts, whose hosts are a fixed list, sessions, whose home is on their host, jobs
-    of the queue, and jobs that name their GPUs.
+    These have no spares: a divided model, whose parts are on the hosts that trained; scripts of
+    TensorFlow, whose hosts are a fixed list; sessions, whose home is on their host; jobs of the
+    queue; and jobs that name their GPUs.
     """
     alone = job.framework is Framework.TENSORFLOW or job.parallel.used or job.session or job.queue
     if not members or alone or job.hosts.gpus:

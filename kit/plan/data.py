@@ -154,7 +154,7 @@ def fetches(
 def stream_rates(
     data: DataPlan, sets: Sequence[DataSet], hosts: Sequence[Host], sizes: Sizes
 ) -> list[Stream]:
-    """Return what the links allow: all hosts share that of the storage host."""
+    """Return the read rates that the links allow: all hosts share the storage host's link."""
     reading = tuple(host for host in hosts if host.name != data.storage.name)
     rate = None
     if reading:

@@ -19,9 +19,10 @@ from trainer.contract.job import Parallel, Train
 from trainer.contract.samples import VOCABULARY
 
 CHARACTERS = 100
-"""Tokens of a text of single characters, about; only the trainer counts them."""
+"""The approximate number of tokens of a text of characters; only the trainer counts them."""
 TRAINED = 50304
-"""Tokens of a tokenizer.json, which the plan does not read: of GPT-2, rounded up to 64."""
+"""The number of tokens of a tokenizer.json, which the plan does not read: that of GPT-2, rounded
+up to a multiple of 64."""
 OPTIMIZER = {"sgd": 4, "adam": 8, "adamw": 8}
 """Bytes of an optimizer's state for each parameter: float32 averages, of which Adam has two."""
 INNER, OUTER = (48, 36), (16, 12)
@@ -139,7 +140,7 @@ def _blocks_of_stage(size: Gpt, parallel: Parallel) -> int:
 
 
 def tokens_of(train: Train) -> int:
-    """Return the number of tokens that the model knows; an estimate where only the trainer does."""
+    """Return the number of tokens of the model; an estimate if only the trainer knows it."""
     if train.tokenizer is None:
         return CHARACTERS
     if train.tokenizer != "bpe":

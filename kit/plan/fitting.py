@@ -83,7 +83,7 @@ def _faults_of_memory(job: Job, placements: Sequence[Placement]) -> list[Fault]:
 
 
 def _inside(job: Job, placements: Sequence[Placement]) -> str:
-    """Say what is missing of the memory of a GPU that has none of its own."""
+    """Explain what reduces the memory of a GPU that uses its host's memory."""
     if not any(shares_memory(gpu.model or "") for _, gpu in chosen(placements)):
         return ""
     size = show_size(job.limits.shared_memory)

@@ -15,7 +15,7 @@ Free = Mapping[str, Sequence[str]]
 def free_gpus(inventory: Inventory, jobs: Iterable[JobPlan]) -> dict[str, list[str]]:
     """Return the GPUs for training that no job has, by host, in the inventory's order.
 
-    Those of the queue are free: its jobs leave them to others.
+    GPUs of the queue count as free: its jobs release them for other jobs.
     """
     taken = {
         (placement.host.name, gpu.id)
@@ -36,10 +36,10 @@ def free_gpus(inventory: Inventory, jobs: Iterable[JobPlan]) -> dict[str, list[s
 
 
 def choose(free: Free, hosts: int | None, gpus: int | None) -> JobHosts:
-    """Choose hosts with as many free GPUs each: as few hosts as can be, and of these the smallest.
+    """Choose the same number of free GPUs on each host: on as few and as small hosts as possible.
 
-    Without a number of `gpus`, each of the `hosts` gives what all of them have; without both, one
-    GPU is chosen. The GPUs are named, so that no other job is moved, and none moves this one.
+    Without `gpus`, each of the `hosts` gives the number that all of them have. Without both, one
+    GPU is chosen. The job names its GPUs, so that it moves no other job, and no job moves it.
 
     Raises:
         WrongValueError: There are too few, or they cannot be divided evenly.

@@ -25,7 +25,7 @@ CAPABILITIES = (
     ("Blackwell", (12, 1), r"GB10"),
 )
 """Generations by compute capability, with the names that NVIDIA lists for each
-(https://developer.nvidia.com/cuda-gpus). A name that two generations share, as RTX 6000, is
+(https://developer.nvidia.com/cuda-gpus). A name that two generations share, such as RTX 6000, is
 missing."""
 SHARING = frozenset({(7, 2), (8, 7), (11, 0), (12, 1)})
 """Compute capabilities of GPUs inside a processor, whose memory they use (Jetson, DGX Spark)."""
@@ -57,7 +57,7 @@ def shares_memory(model: str) -> bool:
 def room_on(gpu: Gpu, shared_memory: int) -> int | None:
     """Return the memory that a GPU has for computing, None if it is not known.
 
-    If it uses the memory of its host, that holds /dev/shm, too, which may become `shared_memory`.
+    If it uses its host's memory, /dev/shm is in there too, and may grow to `shared_memory`.
     """
     if gpu.memory is None or not shares_memory(gpu.model or ""):
         return gpu.memory

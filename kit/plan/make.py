@@ -46,7 +46,7 @@ def make_plan(
     """Decide hosts, GPUs, ranks, batch sizes and names.
 
     `lock` holds the digests of the pinned images; None if there is no lock. Without
-    `data_services`, the target rejects data sets: a host with the role storage would not help.
+    `data_services`, data sets are not checked here: the target itself rejects them.
 
     Raises:
         FaultsError: The jobs do not fit the inventory, or conflict with each other.

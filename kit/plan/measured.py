@@ -1,4 +1,4 @@
-"""Measured links in the place of declared ones."""
+"""Measured links in place of declared ones."""
 
 from __future__ import annotations
 

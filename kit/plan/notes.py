@@ -92,9 +92,9 @@ def lock_notes(unlocked: Sequence[str]) -> list[str]:
 
 
 def package_notes(name: str, package: Package) -> list[str]:
-    """Name the files that do not travel with a job, although no pattern leaves them out.
+    """Name the files that are not sent with a job, although no pattern leaves them out.
 
-    They are no part of the plan: the same code has others on another machine.
+    They are not part of the plan: another machine has other such files beside the same code.
     """
     notes = []
     if not package.here:
@@ -140,7 +140,7 @@ def _batch_notes(plan: JobPlan) -> list[str]:
 
 
 def _idle_notes(plan: JobPlan) -> list[str]:
-    """Warn of a step with fewer samples than processes, of which some then compute nothing."""
+    """Warn of a step with fewer samples than processes: some processes compute nothing."""
     total, size = plan.batch.total, plan.world_size
     if plan.job.train is None or plan.division is not None or not total or total >= size:
         return []

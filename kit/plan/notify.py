@@ -1,4 +1,4 @@
-"""The receivers of a job's notifications: what is wrong with their secrets."""
+"""The receivers of a job's notifications: mistakes in the names of their secrets."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PAYLOAD = 1448 / 1538
 OVERLAY = 1398 / 1448
 """The rest of that payload without VXLAN's 50 bytes. Measured: 0.96 (docs/performance.md)."""
 WORTH = 0.5
-"""An added host is worth it if it brings this share of what it does alone."""
+"""An added host is worthwhile if it adds at least this share of its own speed alone."""
 GOOD = 0.9
 """The efficiency from which on no advice is needed."""
 FACTORS = (1.5, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 200, 400)
@@ -42,8 +42,8 @@ Way = tuple[str, int, str, bool]
 class Forecast:
     """A job on `hosts`. Times are in seconds; `compute` and `exchange` are parts of `step`.
 
-    `exchange` is what computing does not hide. `speed_up` is relative to the fastest host alone,
-    `efficiency` to the sum of the hosts' speeds alone.
+    `exchange` is the part that computing does not hide. `speed_up` is relative to the fastest host
+    alone, `efficiency` to the sum of the hosts' speeds alone.
     """
 
     hosts: tuple[str, ...]
@@ -73,10 +73,10 @@ class Prediction:
     """The speed on 1 to all hosts, the fastest first, with the job's own way to exchange.
 
     `steps` are the measured times. `measured_links`: the speed between hosts was measured. `worth`
-    is the largest number of `forecasts` up to which the added hosts bring half of what they do
-    alone. `wanted_speed` (bits per second) and `wanted_batch` (samples of a GPU) would bring all
-    hosts to an efficiency of 90 % by themselves; None if they have it. `better_without` names GPUs
-    without which the job is faster, and by which factor.
+    is the largest number of hosts in `forecasts` up to which added hosts add half of their own
+    speed. `wanted_speed` (bits per second) or `wanted_batch` (samples of a GPU) alone would give
+    all hosts an efficiency of 90 %; None if they have it. `better_without` names GPUs without which
+    the job is faster, and the factor.
     """
 
     steps: tuple[StepTime, ...]
@@ -136,7 +136,7 @@ class _Links:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """What a step costs: gradients of `size` bytes, exchanged in one `way`.
+    """The cost of a step: gradients of `size` bytes, exchanged in one `way`.
 
     `faster` multiplies the speed of each group. `batch` are the samples of a step on one GPU of
     `ranks`, of which the last of `accumulation` parts computes during an exchange; if the global
@@ -190,7 +190,7 @@ class _Costs:
         return self.rate(_Group((member,), inf))
 
     def efficiency(self, group: _Group) -> float:
-        """Return the share of the hosts' speeds alone."""
+        """Return the speed relative to the sum of the hosts' speeds alone."""
         return self.rate(group) / sum(map(self.rate_of, group.members))
 
     def forecast(self, group: _Group) -> Forecast:
@@ -289,10 +289,10 @@ def _ways(job: JobPlan, costs: _Costs, group: _Group) -> tuple[WayForecast, ...]
 
 
 def _worth(forecasts: Sequence[Forecast], alone: Sequence[float]) -> int:
-    """Return the number of hosts up to which the added ones bring half of their own speed.
+    """Return the number of hosts up to which the added ones add half of their own speed.
 
-    Only the numbers of the forecasts are looked at, which are all up to eight: each host in turn
-    would be 4,000 sums over 4,000 hosts.
+    Only the numbers of the forecasts are tested (all up to eight): a test of each number would need
+    4,000 sums over 4,000 hosts.
     """
     for before, after in pairwise(forecasts):
         first, last = len(before.hosts), len(after.hosts)

@@ -1,4 +1,4 @@
-"""What the queue divides: GPUs that no job has for itself, and the people who share them."""
+"""The pool of the queue: GPUs that no other job has, and the people who share them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def pool_plan(inventory: Inventory, taken: Callable[[str, str], bool]) -> PoolPl
 
 
 def counted(queue: Queued | None, placements: Sequence[Placement]) -> Sequence[Placement]:
-    """Return the hosts with which the figures of a plan are made: the most that a job may have."""
+    """Return the hosts that the figures of a plan assume: the most that a job may have."""
     if queue is None or queue.counts_gpus or queue.most is None:
         return placements
     return placements[: queue.most]
 
 
 def in_words(queue: Queued) -> str:
-    """Return what a job of the queue says of itself, for people."""
+    """Describe a job of the queue: its owner, its priority and its request."""
     noun = "GPU" if queue.counts_gpus else "host"
     least, most = count(queue.least, noun), queue.most
     wanted = f"at least {least}" if most is None else f"{queue.least} to {count(most, noun)}"

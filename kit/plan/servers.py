@@ -1,4 +1,4 @@
-"""Servers: what they need of the jobs, and whether checkpoints are copied between hosts."""
+"""Servers: the jobs that they need, and whether checkpoints are copied between hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.contract.words import nearest
 def server_faults(
     inventory: Inventory, servers: Sequence[Server], jobs: Sequence[Job]
 ) -> list[Fault]:
-    """Reject built-in servers whose job or image cannot be theirs, and proxies nowhere."""
+    """Reject built-in servers with an unsuitable job or image, and proxies on unknown hosts."""
     by_name, hosts = {job.name: job for job in jobs}, [host.name for host in inventory.hosts]
     faults = [_fault(server, by_name) for server in servers if server.own is None]
     for server in servers:

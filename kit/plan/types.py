@@ -13,7 +13,7 @@ class Placement:
 
     The `ranks` in the plan follow the order of the inventory: `first_rank` to
     `first_rank + processes - 1`. `whole`: `gpus` are all GPUs of the host. `interface` is used on
-    the host's network, several have commas. `one_process` uses all of its GPUs, as TensorFlow's do.
+    the host's network; several have commas. `one_process`: one uses all GPUs, as in TensorFlow.
     A `spare` trains only while another host of the job is lost; its ranks follow those of the
     others. A `queued` one trains while the queue gives the job GPUs of the host, at most these.
     """

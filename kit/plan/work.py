@@ -67,7 +67,7 @@ class JobPlan:
 
     @property
     def meets(self) -> bool:
-        """Whether its hosts meet somewhere; a session does so only to notify people of its end."""
+        """Whether it has a rendezvous; a session has one only to notify people of its end."""
         return self.job.session is None or bool(self.receivers)
 
     @property
@@ -136,9 +136,9 @@ class Plan:
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `images` are the names of all
     images that hosts run, without the digests of the `lock`. `data` is None if no job needs the
-    data services and the inventory does not ask for them. `pool` is what the queue divides.
-    `ipv6`: the address of a host is one of IPv6. `kubernetes` is the cluster of Kubernetes, if the
-    inventory names one.
+    data services and the inventory does not ask for them. `pool` are the GPUs of the queue.
+    `ipv6`: a host has an IPv6 address. `kubernetes` are the settings of the Kubernetes cluster, if
+    the inventory has them.
     """
 
     file: str

@@ -14,7 +14,7 @@ SETTLED = 600.0
 
 
 class RunningJobs:
-    """The workloads of a target that run now; the target may not know yet, on unprepared hosts."""
+    """The workloads of a target that run now; on unprepared hosts, they may be unknown."""
 
     def __init__(self, target: Target, say: Say) -> None:
         self._target, self._say = target, say
@@ -28,7 +28,7 @@ class RunningJobs:
 
     @property
     def several_hosts(self) -> bool:
-        """Whether one of them runs on several hosts, or that is unknown."""
+        """Whether one of them runs on several hosts, or may do so."""
         return self.unknown or any(len(each.hosts) > 1 for each in self._before.values())
 
     def settle(self) -> None:
@@ -51,7 +51,7 @@ class RunningJobs:
         try:
             statuses = [each for each in self._target.status() if each.job == before.job]
         except KitError:
-            return False  # The manager is on its way back.
+            return False  # The manager is still restarting.
         if not statuses or statuses[0].state in ENDED:
             return True
         enough = (statuses[0].world_size or 0) >= (before.world_size or 0)

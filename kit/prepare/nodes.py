@@ -1,4 +1,4 @@
-"""Nodes of the Swarm around a restart: drained before, active again after."""
+"""Nodes of the Swarm: they are drained before a restart, and made active after it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Wave = tuple[Host, ...]
 def waves(hosts: Sequence[Host], managers: Collection[str], *, alone: bool) -> list[Wave]:
     """Return the hosts in the order of their restarts.
 
-    `alone`: one host after the other, as a job of several hosts runs. Otherwise all workers restart
+    `alone`: one host after the other, if a job of several hosts runs. Otherwise all workers restart
     at the same time, but managers still one after the other, as the Swarm needs a majority of them.
     `managers` are names; they come last, so that a mistake is found on a worker.
     """

@@ -36,7 +36,7 @@ class Preparation:
         return on_each(hosts, lambda host: self._script(host, ["--check"], silent=True))
 
     def change(self, hosts: Sequence[Host]) -> Mapping[str, Report | KitError]:
-        """Change all but what needs a restart of Docker; return the reports.
+        """Make all changes that need no restart of Docker; return the reports.
 
         The status WAITS means that Docker must be restarted.
         """
@@ -124,7 +124,7 @@ class Preparation:
 
     def _script(self, host: Host, options: Sequence[str], *, silent: bool = False) -> Report:
         def say(line: str) -> None:
-            # What was right already was shown before, and a restart that waits is done by kit.
+            # Correct settings were shown before. kit itself makes the restarts that wait.
             if not silent and not line.startswith(("ok ", "note ", "waits ")):
                 self.say(f"{host.name}: {line}")
 

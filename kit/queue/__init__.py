@@ -1,1 +1,1 @@
-"""The queue: which job has which GPUs of the pool now. `decide` is pure."""
+"""The queue, which assigns the GPUs of the pool to jobs. `decide` is pure."""

@@ -1,4 +1,4 @@
-"""The interface of the queue's controller and commands to the engine that runs the jobs."""
+"""The interface between the queue (its controller and commands) and the engine that runs jobs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class RefusedError(KitError):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The pool as the engine shows it, and what has happened to its jobs by itself.
+    """The pool as the engine shows it, and the changes that the queue did not make.
 
-    `lost` are hosts that do not answer, and that jobs still have. `ended` is the state of each job
-    that has ended, `ending` are jobs of which some hosts have completed. `coordinators` are the
-    jobs whose coordinator is on. `reclaimed` is who has each host that its owner wants.
-    `interrupted` are jobs on hosts where somebody has just ended them by hand, `avoided` the hosts
-    where somebody did so before, each until a time. `silent` is why the controller cannot reach a
-    host.
+    `lost` are the jobs that hold hosts that do not answer. `ended` is the state of each job that
+    has ended, `ending` are jobs that have completed on some of their hosts. `coordinators` are the
+    jobs whose coordinator is on. `reclaimed` maps each reclaimed host to the person who wants it.
+    `interrupted` are jobs on hosts where somebody has just ended them by hand. `avoided` maps the
+    hosts where somebody did so before to the time until which jobs avoid them. `silent` maps each
+    host that the controller cannot reach to the reason.
     """
 
     pool: Pool
@@ -42,48 +42,48 @@ class Seen:
 
 
 class Queue(Protocol):
-    """The queue of an engine. Each call may raise KitError: it does not answer."""
+    """The queue of an engine. Each call raises KitError if the engine does not answer."""
 
     def service(self) -> Service:
-        """Return where its controller is installed, and how it is called."""
+        """Return the hosts of its controller, and how the controller is called."""
 
     def leads(self) -> bool:
-        """Return whether the controller that uses it is the one that decides."""
+        """Return whether the controller that calls this decides."""
 
     def look(
         self, rules: Rules, records: Sequence[Record], used: Mapping[str, float], now: float
     ) -> Seen:
-        """Return the pool at a time. `records` are those of jobs that have not ended."""
+        """Return the pool at the time `now`. `records` are those of jobs that have not ended."""
 
     def rules(self) -> Rules | None:
-        """Return the pool that was handed over last; None if there is none."""
+        """Return the stored rules of the pool; None if there are none."""
 
     def set_rules(self, document: Mapping[str, Any]) -> bool:
-        """Hand over the pool; return whether that changed anything."""
+        """Store the rules of the pool; return whether they changed."""
 
     def spent(self) -> Spent:
-        """Return what people have used."""
+        """Return the GPU-hours that people have used."""
 
     def set_spent(self, spent: Spent) -> None:
-        """Note what people have used."""
+        """Store the GPU-hours that people have used."""
 
     def records(self) -> dict[str, Record]:
         """Return the records of all jobs of the queue, by name."""
 
     def add(self, record: Record) -> None:
-        """Add a job, in place of an earlier one with its name."""
+        """Add a job; it replaces an earlier one with its name."""
 
     def update(self, record: Record) -> None:
-        """Note what has become of a job."""
+        """Store the new record of a job."""
 
     def release(self, move: Release) -> None:
-        """Let a job leave a host, at the end of its step."""
+        """Make a job leave a host, at the end of its step."""
 
     def leave(self, move: Release, seconds: float) -> bool:
-        """Let a job leave a host now, by the host's own engine; return whether it has in time."""
+        """Make a job leave a host now, by the host's own engine; return whether it did in time."""
 
     def begin(self, move: Begin, now: float, waited: float) -> None:
-        """Let a job have GPUs of a host, after it has waited for so many seconds in all.
+        """Start a job on GPUs of a host; `waited` is its total time in the queue, in seconds.
 
         Raises:
             RefusedError: The host's engine does not run it.
@@ -93,10 +93,10 @@ class Queue(Protocol):
         """Turn the coordinator of a job on or off."""
 
     def avoid(self, host: str, now: float) -> None:
-        """Note that somebody on a host has ended a job there: others stay away for a while."""
+        """Record that somebody on a host has ended a job there: jobs avoid it for some time."""
 
     def reclaim(self, host: str, who: str) -> None:
-        """Note that its owner wants a host; "" gives it to the pool again.
+        """Record that `who` reclaims a host; "" gives it to the pool again.
 
         Raises:
             InputError: There is no such host.

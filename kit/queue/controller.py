@@ -1,7 +1,7 @@
-"""The controller of the queue: it observes, decides, and carries out, once a second.
+"""The controller of the queue: once a second it observes the pool, decides, and acts.
 
-It remembers nothing that it could not observe again, so it may be killed at any time. It acts only
-where its manager leads the others: when that one is lost, another manager's controller takes over.
+It keeps no state that it cannot observe again, so it may be killed at any time. It acts only while
+its manager is the leader: if the leader is lost, the controller of the next leader takes over.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kit.values import Say
 TURN = 1.0
 """Seconds between two turns."""
 HANDOVER = 2.0
-"""Seconds for which a controller only looks after its manager has become the leader: what the one
-before it has begun to change must be seen."""
+"""Seconds for which a controller only observes after its manager has become the leader: changes
+of the previous controller must become visible."""
 NOTED = 60.0
-"""Seconds after which what people have used is noted again; what is not noted is lost with the
-controller."""
+"""Seconds between two writes of the GPU-hours that people have used; hours since the last write
+are lost with the controller."""
 
 
 class Controller:
@@ -88,7 +88,7 @@ class Controller:
         self._carrier.update(replace(record, ended=now, state=state, waits=None, reason=""))
 
     def _count(self, rules: Rules, pool: Pool, spent: Spent, now: float) -> None:
-        """Count what people have, and note it once a minute."""
+        """Count the GPU-hours of people, and store them once a minute."""
         gpus = {
             (job.owner, job.name): sum(len(had.gpus) for had in job.has.values())
             for job in pool.jobs
@@ -104,7 +104,7 @@ class Controller:
         for host in sorted({each.host for each in seen.interrupted} - known):
             self._say(f"somebody on {host} has ended a job there: others stay away for a while")
             self._carrier.avoid(host, seen.pool.now)
-        # A host may be all of these at once.
+        # A release may be in several of these at once.
         releases = dict.fromkeys((*seen.interrupted, *seen.lost, *now.moves.releases))
         for release in releases:
             self._say(f"{release.job} leaves {release.host}")
@@ -125,7 +125,7 @@ class Controller:
                 self._carrier.update(record)
 
     def _begin(self, begin: Begin, now: float, waited: float) -> None:
-        """Let a job begin on a host; one whose engine refuses it is left alone for a while."""
+        """Start a job on a host. If the host's engine refuses, jobs avoid the host for a while."""
         self._say(f"{begin.job} gets {', '.join(begin.gpus)} of {begin.host}")
         try:
             self._carrier.begin(begin, now, waited)
@@ -135,7 +135,7 @@ class Controller:
 
 
 def _leaving(pool: Pool) -> Iterator[Release]:
-    """Yield what was asked to leave: a controller before this one may have died as it asked."""
+    """Yield the requested releases again: a previous controller may have died in a request."""
     for job in pool.jobs:
         for host, had in job.has.items():
             if had.leaving:

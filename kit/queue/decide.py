@@ -1,14 +1,14 @@
-"""Which job has which GPUs of the pool now. Pure: all that it knows is in the pool.
+"""The assignment of the pool's GPUs to jobs. Pure: it depends only on the pool.
 
-1. In their order, jobs get the least that they want, or wait. A later one may begin before one that
-   does not fit: it gives way to that one as soon as it would fit.
-2. The rest goes to jobs that can use more, the highest priority first; among equals, the owner
-   who has least of their share gets the next.
-3. Jobs keep what they have where they can. A host that has just moved stays for a minute.
+1. Jobs get their minimum in their order, or wait. A later job may begin before one that does not
+   fit; it gives way as soon as that one fits.
+2. The remaining GPUs go to jobs that can use more, the highest priority first; among equal
+   priorities, the owner with the smallest part of their share is next.
+3. Jobs keep their GPUs where possible. A host that was just assigned stays for a minute.
 
-So a job that needs room first gets what is free, then what others have beyond their least, from the
-lowest priority and the largest surplus on, and only then the GPUs of the last jobs in the order,
-which stop with a checkpoint.
+A job that needs GPUs first gets free ones, then those that other jobs have beyond their minimum,
+from the lowest priority and the largest surplus on. At last it gets GPUs of the last jobs in the
+order, which stop with a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kit.queue.pool import Gpus, Pool, PoolHost, QueuedJob
 from kit.queue.reasons import Reasons
 
 STILL = 60.0
-"""Seconds in which a host that a job has got stays with it, unless its owner wants it."""
+"""Seconds for which a job keeps a new host, unless the host's owner reclaims it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The GPUs of each job, and the reasons of those that wait; `early` began before others."""
+    """The GPUs of each job, and the reasons why jobs wait; `early` jobs began before others."""
 
     gives: Mapping[str, Gpus]
     reasons: Mapping[str, str]
@@ -35,7 +35,7 @@ class Decision:
 
 
 def decide(pool: Pool) -> Decision:
-    """Decide which job has which GPUs now. What a job is leaving is nobody's."""
+    """Decide which job has which GPUs now. GPUs that a job is leaving count as free."""
     pool = replace(pool, jobs=tuple(replace(job, has=job.keeps) for job in pool.jobs))
     ordered = in_order(pool)
     ledger = _Ledger(pool, {job.name: place for place, job in enumerate(ordered)})
@@ -52,19 +52,19 @@ def decide(pool: Pool) -> Decision:
 
 
 Loss = tuple[bool, int, int]
-"""What another job loses: whether it has to stop, then the last in the order first; or else the
-lowest priority first, then the largest surplus.
+"""What another job loses, the smallest loss first. First: whether it has to stop. Of jobs that
+stop, the last in the order comes first; of others, the lowest priority, then the largest surplus.
 """
 NONE: Loss = (False, -1, 0)
 Cost = tuple[bool, Loss, bool, int]
-"""What a unit costs: it is the job's own, or nobody's, or else what they lose; on hosts where the
-job is or was, and on those with the fewest GPUs to give.
+"""The cost of a unit, the smallest first: the job's own units; then by the loss of other jobs (none
+for free GPUs); then hosts where the job is or was; then hosts with the fewest unassigned GPUs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """GPUs of a host that a job gets together: the smaller the cost, the less it disturbs."""
+    """GPUs of a host that a job gets together: a smaller cost disturbs other jobs less."""
 
     cost: Cost
     host: str
@@ -77,7 +77,7 @@ class _Unit:
 
 
 def _least(job: QueuedJob, units: list[_Unit]) -> list[_Unit]:
-    """Return the first units that are a job's least, one of them an anchor; none if it waits."""
+    """Return the first units for a job's minimum, one of them an anchor; none if it must wait."""
     chosen, anchors = units[: job.wish.least], job.anchors
     if len(chosen) < job.wish.least:
         return []
@@ -89,7 +89,7 @@ def _least(job: QueuedJob, units: list[_Unit]) -> list[_Unit]:
 
 @dataclass
 class _Ledger:
-    """The GPUs that nobody has been given yet. `places` are those of the jobs in their order."""
+    """The GPUs that are not assigned yet. `places` are the positions of the jobs in their order."""
 
     pool: Pool
     places: Mapping[str, int]
@@ -110,20 +110,20 @@ class _Ledger:
         self._slices = slices(self.pool)
         self._holders = {name: self._holding(name) for name in self._hosts}
         self._spare = dict[str, int]()
-        # The GPUs of each host that jobs have just got, and these jobs.
+        # The GPUs of each host that jobs have just received, and these jobs.
         self._stays, self._young = dict[str, set[str]](), set[str]()
         for job in self.pool.jobs:
             for host, had in job.keeps.items():
                 if not self._old(had.since):
                     self._stays.setdefault(host, set()).update(had.gpus)
                     self._young.add(job.name)
-        # The smallest number that jobs without GPUs could not be given: nor can others like them.
+        # The smallest number that was not available for jobs without GPUs, and for similar jobs.
         self._hopeless = dict[tuple[int | None, frozenset[str]], int]()
 
-    # ---- The least of each
+    # ---- The minimum of each job
 
     def grant(self, job: QueuedJob) -> bool:
-        """Give a job the least that it wants; return False, and nothing, if that cannot be."""
+        """Give a job its minimum; return False, and give nothing, if that is not possible."""
         wish = job.wish
         alike = (wish.each, wish.hosts)
         if not job.has and wish.least >= self._hopeless.get(alike, wish.least + 1):
@@ -144,9 +144,9 @@ class _Ledger:
         return True
 
     def _reserve(self, job: QueuedJob) -> None:
-        """Keep what nobody has for a job that waits only until others have had theirs a minute.
+        """Reserve free GPUs for a job that waits only for GPUs assigned less than a minute ago.
 
-        Otherwise short jobs that follow each other could keep a large one waiting for ever.
+        Otherwise a sequence of short jobs could keep a large one waiting for ever.
         """
         stays, young = self._stays, self._young
         self._stays, self._young = {}, set()
@@ -159,7 +159,7 @@ class _Ledger:
                 self._take(unit.host, gpus)
 
     def _latest(self, unit: _Unit) -> float:
-        """Return when the last of those who have GPUs of a unit got one."""
+        """Return the newest time at which a job that has GPUs of a unit received a host."""
         jobs = (self._had.get((unit.host, gpu)) for gpu in unit.gpus)
         times = (had.since for job in jobs if job for had in job.keeps.values())
         return max(times, default=0.0)
@@ -181,14 +181,14 @@ class _Ledger:
         self._holders[host] = self._holding(host)
 
     def _holding(self, host: str) -> list[QueuedJob]:
-        """Return the jobs that have GPUs of a host which nobody has been given yet."""
+        """Return the jobs that have GPUs of a host that are not assigned yet."""
         found = (self._had.get((host, gpu)) for gpu in self._free[host])
         return list({job.name: job for job in found if job}.values())
 
-    # ---- What a job could get next
+    # ---- The units that a job could get next
 
     def _units(self, job: QueuedJob, number: int) -> list[_Unit]:
-        """Return what a job could get next, first what disturbs least: its own, if it is enough."""
+        """Return the units that a job could get, the cheapest first: only its own, if enough."""
         if job.has:
             hosts = [host for host in self._hosts.values() if host.name in job.has]
             mine = [unit for unit in self._units_of(job, hosts) if unit.mine]
@@ -209,7 +209,7 @@ class _Ledger:
         return sorted(found, key=lambda unit: unit.cost)
 
     def _split(self, job: QueuedJob, host: PoolHost) -> list[tuple[str, ...]]:
-        """Return the units of one host: one, or one for each GPU; none if it has not enough."""
+        """Return the units of one host: one, or one per GPU; none without enough GPUs."""
         each, free = job.wish.each, self._free[host.name]
         needed = len(host.gpus) if each is None else each or 1
         if len(free) < needed:
@@ -223,7 +223,7 @@ class _Ledger:
         return [tuple(free[:each])] if each else [(gpu,) for gpu in free]
 
     def _movable(self, job: QueuedJob, host: str) -> list[str]:
-        """Return the GPUs of a host that a job may get: first its own, then those nobody has."""
+        """Return the GPUs of a host that a job may get: first its own, then free ones."""
         had, stays = job.has.get(host), self._stays.get(host, ())
         mine = had.gpus if had else ()
         free = [gpu for gpu in self._free[host] if gpu in mine or gpu not in stays]
@@ -238,7 +238,7 @@ class _Ledger:
     def _cost(
         self, job: QueuedJob, host: str, gpus: tuple[str, ...], lost: dict[str, dict[str, int]]
     ) -> Cost | None:
-        """Return what it costs that a job gets these GPUs; None if another has to keep them."""
+        """Return the cost of giving these GPUs to a job; None if another job must keep them."""
         had = job.has.get(host)
         mine = had is not None and set(gpus) <= set(had.gpus)
         again = had is not None and not mine and not self._old(had.since)
@@ -256,9 +256,9 @@ class _Ledger:
         return not mine, worst, not there, len(self._free[host])
 
     def _loss(self, job: QueuedJob, host: str, gpus: int, lost: dict[str, int]) -> Loss | None:
-        """Return what it costs that a job loses GPUs of a host beside others that it has lost.
+        """Return the loss of a job that gives up GPUs of a host in addition to those in `lost`.
 
-        None: it would stop, and has just got a host.
+        None: it would stop, and has just received a host.
         """
         lost[host] = lost.get(host, 0) + gpus if job.wish.each == 0 else 1
         left = self._spare_of(job) - sum(lost.values())
@@ -269,7 +269,7 @@ class _Ledger:
         return True, -self.places[job.name], 0
 
     def _spare_of(self, job: QueuedJob) -> int:
-        """Return how many of its hosts, or GPUs, a job could lose without a stop."""
+        """Return how many hosts, or GPUs, a job could lose without stopping."""
         if job.name not in self._spare:
             free = [
                 sum(gpu in self._free.get(host, ()) for gpu in had.gpus)
@@ -280,10 +280,10 @@ class _Ledger:
             self._spare[job.name] = units - (0 if served else job.wish.least)
         return self._spare[job.name]
 
-    # ---- The rest
+    # ---- The remaining GPUs
 
     def share_rest(self, jobs: list[QueuedJob]) -> None:
-        """Give what is left, one host or one GPU after the other, to jobs that can use it."""
+        """Give the remaining hosts or GPUs, one by one, to jobs that can use them."""
         lowest = min((self._slices[job.owner] for job in jobs), default=0)
         offers = {job.name: self._next(job) for job in jobs}
         while hungry := [(job, offer) for job in jobs if (offer := offers[job.name])]:
@@ -307,11 +307,11 @@ class _Ledger:
     def _turn(
         self, job: QueuedJob, unit: _Unit, lowest: int
     ) -> tuple[float, float, float, float, str]:
-        """Return whose turn it is: the smallest is next.
+        """Return the sort key of a job: the smallest is next.
 
-        An owner who has a GPU already is half of one ahead, so that equals do not take turns with
-        it. An owner who has used a slice more is three quarters of one behind, so that in time
-        they do.
+        A unit that the job already has counts half: otherwise equal owners would pass it back and
+        forth. An owner who has used a slice more gets three quarters of a unit added: in time,
+        equal owners alternate.
         """
         share, number = self._people[job.owner].share, len(unit.gpus)
         had = job.has.get(unit.host)

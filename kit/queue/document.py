@@ -1,4 +1,4 @@
-"""The pool as JSON: in plan.json, and in a config of the Swarm, where the controller reads it."""
+"""The pool as JSON: in plan.json, and in a Swarm config, which the controller reads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rules_of(document: Mapping[str, Any]) -> Rules:
     """Return the pool of a document.
 
     Raises:
-        LookupError, TypeError, ValueError: It is none.
+        LookupError, TypeError, ValueError: It is not a pool.
     """
     hosts = tuple(
         (name, tuple(host["gpus"]), _read_hours(host["lend"]) if "lend" in host else None)

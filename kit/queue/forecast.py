@@ -1,4 +1,4 @@
-"""The queue's plan as hosts are lent and taken back, if no job ends. Pure."""
+"""The plan of the queue for the hours in which hosts are lent, if no job ends. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Moment:
 
 
 def forecast(pool: Pool, rules: Rules, until: float) -> Iterator[Moment]:
-    """Yield what jobs have now, and after each change of the hours until a time."""
+    """Yield the hosts of jobs now, and after each host is lent or taken back until a time."""
     before: tuple[str, ...] = _open(pool)
     yield Moment(pool.now, (), (), _hosts(pool := _settled(pool)))
     for time in _changes(rules, pool.now, until):
@@ -38,7 +38,7 @@ def forecast(pool: Pool, rules: Rules, until: float) -> Iterator[Moment]:
 
 
 def starts(pool: Pool, rules: Rules) -> dict[str, float]:
-    """Return when each job that waits begins within a day because a host is lent, if it does."""
+    """Return the start times of waiting jobs that begin within a day because a host is lent."""
     waits = {job.name for job in pool.jobs if job.began is None}
     found: dict[str, float] = {}
     for moment in forecast(pool, rules, pool.now + DAY):
@@ -61,7 +61,7 @@ def _changes(rules: Rules, now: float, until: float) -> list[float]:
 
 
 def _at(host: PoolHost, rules: Rules, time: float) -> PoolHost:
-    """Return a host as it is lent at a time. One that its owner has reclaimed stays closed."""
+    """Return a host as it is at a time, by its hours. A reclaimed host stays closed."""
     hours = next((each for name, _, each in rules.hosts if name == host.name), None)
     reclaimed = not host.open and host.until is None
     if hours is None or reclaimed:
@@ -71,7 +71,7 @@ def _at(host: PoolHost, rules: Rules, time: float) -> PoolHost:
 
 
 def _settled(pool: Pool) -> Pool:
-    """Return the pool after its jobs have got what is decided."""
+    """Return the pool after its jobs have received the GPUs of the decision."""
     decision, since = decide(pool), pool.now - 2 * STILL
 
     def placed(job: QueuedJob) -> QueuedJob:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from kit.sharing import Hours
 
 AHEAD = 9
-"""Days that are looked at: a week, and the days around it."""
+"""Days that are examined: a week, and the days around it."""
 
 
 def lent(hours: Hours, now: float) -> tuple[bool, float | None]:
@@ -32,7 +32,7 @@ def _times(hours: Hours, zone: ZoneInfo, days: Iterator[date]) -> Iterator[tuple
             continue
         begin, end = own
         last = day if begin < end else day + timedelta(days=1)
-        # An hour that the clock leaves out, or has twice, is that of the time before the change.
+        # A time that the clock skips or repeats has the UTC offset from before the change.
         yield (
             datetime.combine(day, begin, zone).timestamp(),
             datetime.combine(last, end, zone).timestamp(),

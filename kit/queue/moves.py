@@ -1,7 +1,7 @@
 """The actions that bring the pool to the decided state. Pure.
 
-A GPU is released before another job gets it, and a job begins with its least or not at all: so
-several decisions may pass until all is as the first one says.
+A GPU is released before another job gets it, and a job begins with its minimum or not at all.
+Several turns may therefore pass until a decision is fully carried out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kit.queue.decide import Decision
 from kit.queue.pool import Gpus, Had, Pool, QueuedJob
 
 UP = 30.0
-"""Seconds until a host that a job has got trains, and can give others its checkpoint."""
+"""Seconds until a new host of a job trains, and can give its checkpoint to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A job gets GPUs of a host that nobody has."""
+    """A job gets free GPUs of a host."""
 
     job: str
     host: str
@@ -42,7 +42,7 @@ class Moves:
 
 
 def moves(pool: Pool, decision: Decision) -> Moves:
-    """Return what is done now."""
+    """Return the actions that are possible now."""
     taken = {(host, gpu) for job in pool.jobs for host, had in job.has.items() for gpu in had.gpus}
     releases = tuple(each for job in pool.jobs for each in _releases(job, decision))
     begins = tuple(each for job in pool.jobs for each in _begins(job, decision, taken, pool.now))
@@ -75,9 +75,9 @@ def _begins(
 
 
 def _first(job: QueuedJob, ready: Gpus, stays: Gpus, now: float) -> Gpus:
-    """Return where a job begins now: where its checkpoint is, if that is enough, then elsewhere.
+    """Return the GPUs where a job begins now: first only hosts with its checkpoint, if enough.
 
-    A host without the checkpoint that was up before the others would begin at the first step.
+    A host without the checkpoint, if up before the others, would begin at the first step.
     """
     up = any(now - job.keeps[host].since >= UP for host in stays if host in job.anchors)
     if up or not job.anchors:
@@ -92,5 +92,5 @@ def _same(had: Had, gpus: tuple[str, ...] | None) -> bool:
 
 
 def _number(job: QueuedJob, gpus: Gpus) -> int:
-    """Return how much of what a job wants these are: hosts, or GPUs."""
+    """Return the number of hosts, or of GPUs for a job that counts GPUs."""
     return len(gpus) if job.wish.each != 0 else sum(map(len, gpus.values()))

@@ -1,4 +1,4 @@
-"""The pool as values: its hosts, the people, and what their jobs want and have.
+"""The pool as values: its hosts, the people, and the requests and the GPUs of their jobs.
 
 All times are in seconds since the epoch.
 """
@@ -18,8 +18,8 @@ Gpus = Mapping[str, tuple[str, ...]]
 class PoolHost:
     """A host with GPUs for the pool, in the order of the inventory.
 
-    `open`: its owner has lent it, and does not want it back. `until` is when that changes by its
-    hours, or None. `there`: it answers; jobs lose one that does not, and may get it again.
+    `open`: its owner has lent it, and has not reclaimed it. `until` is when that changes by its
+    hours, or None. `there`: it answers; jobs lose a host that does not, and may get it again.
     """
 
     name: str
@@ -38,9 +38,9 @@ class PoolHost:
 class Wish:
     """The request of a job.
 
-    `least` and `most` are hosts, of which each gives `each` GPUs (None: all of its GPUs); or, with
-    `each` 0, they are GPUs, on any hosts. `hosts` are those that it may use (empty: all). `roams`:
-    each host sees its checkpoints. Otherwise they are on the hosts that trained.
+    `least` and `most` are numbers of hosts, with `each` GPUs on each (None: all of its GPUs). If
+    `each` is 0, they are numbers of GPUs, on any hosts. `hosts` are those that it may use (empty:
+    all). `roams`: each host sees its checkpoints. Otherwise they are on the hosts that trained.
     """
 
     least: int
@@ -64,13 +64,13 @@ class Had:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job of the queue, as it stands.
+    """A job of the queue in its present state.
 
     `arrived` is when it was submitted. `waits` is since when it waits, `began` since when it has
-    its hosts: one of the two is set. `level` is the level with which it began, see `decide.level`.
-    `early`: it began before a job that stood before it, and gives way to that one. `home` are the
-    hosts that it has trained on last, which it prefers; empty if there are none. Unless it roams,
-    they have its newest checkpoint: it begins only with one of them, from which others get it.
+    its hosts: one of the two is set. `level` is the level with which it began, see `order.level`.
+    `early`: it began before a job that precedes it in the order, and gives way to that one. `home`
+    are its last hosts, which it prefers; empty if there are none. Unless it roams, they have its
+    newest checkpoint: it begins only with one of them, from which other hosts get the checkpoint.
     """
 
     name: str
@@ -87,20 +87,20 @@ class QueuedJob:
 
     @property
     def anchors(self) -> frozenset[str]:
-        """The hosts of which it must have one, or it would lose what it has computed."""
+        """The hosts with its checkpoint: without one of them it would lose its progress."""
         if self.wish.roams or not self.home:
             return frozenset()
         return self.home | self.keeps.keys()
 
     @property
     def keeps(self) -> dict[str, Had]:
-        """The GPUs that it has and was not asked to release."""
+        """The GPUs that it has, except those that it was asked to release."""
         return {host: had for host, had in self.has.items() if not had.leaving}
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The pool at a moment. `used` are the GPU-hours of each person, which halve over a time."""
+    """The pool at a time. `used` are the GPU-hours of each person, with the half-life applied."""
 
     now: float
     hosts: tuple[PoolHost, ...]
@@ -109,5 +109,5 @@ class Pool:
     used: Mapping[str, float] = field(default_factory=dict)
 
     def person(self, name: str) -> Person:
-        """Return a person; those who are not named have a share of 1 and no limit."""
+        """Return a person by name; unlisted people have a share of 1 and no limit."""
         return next((each for each in self.people if each.name == name), Person(name))

@@ -1,6 +1,6 @@
-"""The controller as one file of kit's own modules, and its words in the journal.
+"""The controller as one file of kit's own modules, and its lines in the journal.
 
-It needs the standard library alone, so that a host needs nothing of kit's.
+It needs only the standard library, so that kit need not be installed on the host.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def packed(service: Service) -> bytes:
 
 
 def say(text: str) -> None:
-    """Write a line for the journal; standard output may be a pipe, which Python would keep full."""
+    """Write a line for the journal, and flush it: Python buffers output to a pipe."""
     sys.stdout.write(f"queue: {text}\n")
     sys.stdout.flush()

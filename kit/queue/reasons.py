@@ -9,7 +9,7 @@ from kit.values import count
 
 
 class Reasons:
-    """The reasons for the owners of jobs that wait; `owned` are the GPUs that each owner gets."""
+    """The reasons why jobs wait; `owned` is the number of GPUs that each owner gets."""
 
     def __init__(self, pool: Pool, gives: Mapping[str, Gpus], owned: Mapping[str, int]) -> None:
         self._pool, self._owned = pool, owned
@@ -40,14 +40,14 @@ class Reasons:
         return f"waits for {wanted}, which {served} {'have' if ', ' in served else 'has'}"
 
     def _names(self, hosts: frozenset[str]) -> str:
-        """Return some of the jobs that are served, on the hosts of a wish."""
+        """Return the names of some jobs that have hosts of a request."""
         if hosts not in self._served:
             names = [name for name, has in self._gives.items() if not hosts or hosts & has.keys()]
             self._served[hosts] = ", ".join(sorted(names)[:3])
         return self._served[hosts]
 
     def _able(self, wish: Wish) -> int:
-        """Return how many hosts, or GPUs, the pool has now for such a wish."""
+        """Return how many hosts, or GPUs, the pool has now for a request."""
         each, hosts = wish.each, wish.hosts
         if (each, hosts) not in self._counts:
             gpus = [
@@ -72,5 +72,5 @@ class Reasons:
 
 
 def _gpus(wish: Wish) -> int:
-    """Return how many GPUs a job gets at least."""
+    """Return the smallest number of GPUs for a request."""
     return wish.least * (1 if wish.each == 0 else wish.each or 1)

@@ -16,13 +16,12 @@ COMPLETED, FAILED = "completed", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job of the queue, beyond what its services say.
+    """The stored state of a job of the queue, in addition to the labels of its services.
 
     Times are in seconds since the epoch: `arrived` at the queue, `waits` since, `began` to run,
-    `ended` with the `state` of a job. `by` has handed it in. `reason` is why it waits. It has
-    waited for `waited` seconds before it began. `home` are the hosts with its newest checkpoint.
-    `gone`: people do not want to see it any more; it is kept for the case that it is handed in
-    again.
+    `ended` with the `state` of a job. `by` has submitted it. `reason` is why it waits. It waited
+    for `waited` seconds before it began. `home` are the hosts with its newest checkpoint. `gone`:
+    it is hidden from users, and kept in case it is submitted again.
     """
 
     job: str
@@ -42,10 +41,10 @@ class Record:
     gone: bool = False
 
     def to_job(self, wish: Wish, has: Mapping[str, Had]) -> QueuedJob:
-        """Return the job with its `wish`, and what it `has` now.
+        """Return the job with its `wish`, and the GPUs that it `has` now.
 
-        A controller that was killed may have started it without a note: then it began with the
-        first host that it has.
+        A killed controller may have started it without a record: then it began when it received
+        its first host.
         """
         began = self.began
         if began is None and (kept := [had.since for had in has.values() if not had.leaving]):
@@ -65,7 +64,7 @@ class Record:
         )
 
     def noted(self, job: QueuedJob, reason: str) -> Record:
-        """Return the record with what a turn has noted of its job."""
+        """Return the record with the state of its job after a turn."""
         return replace(
             self,
             waits=job.waits,
@@ -78,7 +77,7 @@ class Record:
         )
 
     def waited_until(self, now: float) -> float:
-        """Return for how many seconds it has waited in all at a time."""
+        """Return its total waiting time until `now`, in seconds."""
         waits = self.began is None and self.ended is None
         return self.waited + (max(0.0, now - (self.waits or self.arrived)) if waits else 0.0)
 
@@ -88,10 +87,10 @@ class Record:
 
 
 def record_of(document: Mapping[str, Any]) -> Record:
-    """Return the record of a document; keys of a later kit are left out.
+    """Return the record of a document; keys of newer versions of kit are left out.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a record.
     """
     known = {key: value for key, value in document.items() if key in Record.__dataclass_fields__}
     return Record(**{**known, "home": tuple(known.get("home", ()))})
@@ -104,7 +103,7 @@ def going(records: Mapping[str, Record]) -> dict[str, Record]:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """GPU-hours of each person until `at`, which halve over a time.
+    """GPU-hours of each person until `at`, with the half-life applied.
 
     `months` are the whole GPU-hours, by the month (`2026-11`, in UTC), the person and the job.
     """
@@ -114,12 +113,12 @@ class Spent:
     months: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     def until(self, now: float, half_life: float) -> dict[str, float]:
-        """Return what they count for at a time. A clock that was put back changes nothing."""
+        """Return the hours with the half-life applied until `now`. A clock set back is ignored."""
         left: float = 0.5 ** (max(0.0, now - self.at) / half_life)
         return {person: hours * left for person, hours in self.hours.items()}
 
     def more(self, now: float, half_life: float, gpus: Mapping[tuple[str, str], int]) -> Spent:
-        """Return it at a later time; the jobs of people have had so many `gpus` since."""
+        """Return the use at a later time; the jobs of people have had these `gpus` since `at`."""
         hours, passed = self.until(now, half_life), max(0.0, now - self.at) / HOUR
         month = f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
         people = {name: dict(jobs) for name, jobs in self.months.get(month, {}).items()}

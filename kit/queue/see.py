@@ -1,4 +1,4 @@
-"""The pool, from what an engine shows of its hosts and of the jobs there. Pure."""
+"""The pool, made from the hosts and the jobs that an engine shows. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kit.queue.pool import Had, Pool, PoolHost, QueuedJob, Wish
 from kit.queue.record import COMPLETED, FAILED, Record
 
 AVOIDED_FOR = 300.0
-"""Seconds until a job is tried again on a host where somebody has ended one by hand."""
+"""Seconds for which jobs avoid a host where somebody has ended a job by hand."""
 CLAIM_LASTS = 600.0
-"""Seconds for which the claim of a deploy counts, which may have been interrupted."""
+"""Seconds after which the claim of a deploy expires: the deploy may have been interrupted."""
 BY_HAND = frozenset({143, 130})
 """The exit statuses of a container that was asked to leave its job, by SIGTERM or SIGINT."""
 
@@ -24,9 +24,9 @@ BY_HAND = frozenset({143, 130})
 class Place:
     """A host that a job may use.
 
-    `on`: the queue has given the job `gpus` of it, at the time `since`, and did not take them back.
-    `living`: a container may still hold them. `completed`: the newest container has ended well;
-    `failed`: it has failed, and is not started again. `by_hand`: somebody has ended it there.
+    `on`: the queue has given the job `gpus` of it at the time `since`, and has not taken them back.
+    `living`: a container may still hold them. `completed`: the newest container has completed;
+    `failed`: it has failed, and is not restarted. `by_hand`: somebody has ended it there.
     """
 
     on: bool
@@ -39,13 +39,13 @@ class Place:
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can have its GPUs."""
+        """Whether its GPUs are not available to other jobs."""
         return self.on or self.living
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job that has not ended: what it wants, its hosts, and whether its coordinator is on."""
+    """A job that has not ended: its request, its hosts, and whether its coordinator is on."""
 
     record: Record
     wish: Wish
@@ -57,9 +57,9 @@ class JobView:
 class HostView:
     """A host of the pool as the engine shows it.
 
-    `there`: it answers; `known`: it has listed its work. `taken` are the GPUs that others than
-    the jobs of the queue hold. `reclaimed` is who wants it, or "". `avoided` is when somebody ended
-    a job there by hand, or 0. `silent` is why the controller cannot reach it, or "".
+    `there`: it answers; `known`: it has listed its work. `taken` are the GPUs that are held outside
+    the queue. `reclaimed` is the person who wants it, or "". `avoided` is when somebody ended a job
+    there by hand, or 0. `silent` is why the controller cannot reach it, or "".
     """
 
     there: bool = False
@@ -70,7 +70,7 @@ class HostView:
     silent: str = ""
 
     def avoided_until(self, now: float) -> float | None:
-        """Return until when jobs stay away, or None."""
+        """Return the time until which jobs avoid it, or None."""
         until = self.avoided + AVOIDED_FOR
         return until if self.avoided and until > now else None
 
@@ -82,7 +82,7 @@ def see(
     used: Mapping[str, float],
     now: float,
 ) -> Seen:
-    """Return the pool at a time; `used` is what people have used."""
+    """Return the pool at the time `now`; `used` are the GPU-hours of each person."""
     jobs = list(jobs)
     ended = {each.record.job: state for each in jobs if (state := _end(each.places))}
     ending = {each.record.job for each in jobs if _ends(each.places)} - ended.keys()
@@ -133,7 +133,7 @@ def _ends(places: Mapping[str, Place]) -> bool:
 def _end(places: Mapping[str, Place]) -> str | None:
     """Return the state of a job that has ended by itself; None if it has not.
 
-    A host that failed may be started again, beside others that have completed.
+    A failed host does not count if another host has completed.
     """
     on = _on(places)
     if not on or any(place.living or not (place.completed or place.failed) for place in on):
@@ -144,9 +144,9 @@ def _end(places: Mapping[str, Place]) -> str | None:
 def _hosts(
     rules: Rules, hosts: Mapping[str, HostView], jobs: Iterable[JobView], now: float
 ) -> Iterator[PoolHost]:
-    """Yield the hosts with the GPUs that nobody else holds.
+    """Yield the hosts with the GPUs that are free or held by the queue.
 
-    For a host that has not listed yet what runs on it, these are the GPUs that jobs have already.
+    A host that has not listed its work yet has only the GPUs that jobs already hold.
     """
     kept: dict[str, set[str]] = {}
     for job in jobs:

@@ -9,7 +9,7 @@ from kit.model import Host
 OLDEST = (3, 11)
 """The oldest Python that kit runs with."""
 UNIT = "kit-queue"
-"""The name of the service, and the beginning of that of a host which may have several."""
+"""The name of the service, and its prefix on a host that may have several."""
 UNIT_TEXT = """\
 # Written by `kit queue up`: the controller of the queue. Running jobs continue without it.
 [Unit]
@@ -30,12 +30,12 @@ WantedBy=multi-user.target
 ROOT = 'root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }'
 ALONE = "ProtectSystem=strict\\nProtectHome=yes"
 AS_LOGIN = "User=$(id -un)"
-"""The lines of the unit of a controller that speaks with Docker alone, and of one that logs in."""
+"""Lines of the unit: of a controller that uses only its host's Docker, and of one that logs in."""
 CHECK = """\
 {0} -o BatchMode=yes -o ConnectTimeout=10 docker version </dev/null >/dev/null || {{
     echo 'the controller cannot reach a host; on this one, try: {0} docker version' >&2; exit 1; }}
 """
-"""Whether its host reaches the engine of another one."""
+"""Checks that its host reaches the engine of another host."""
 UP = f"""set -eu
 {ROOT}
 python3 -c 'import sys; sys.exit(sys.version_info < {OLDEST})' 2>/dev/null || {{
@@ -74,9 +74,9 @@ root systemctl daemon-reload
 class Service:
     """Where the controller of a target's queue runs: its `hosts`, and how it is called there.
 
-    `call` is an expression of Python of the imported `module`. `logins` are commands of ssh: it
-    logs in there, with the keys of its host's own login. Without any, it speaks with Docker of its
-    host alone. `unit` is its name for systemd.
+    `call` is a Python expression in the imported `module`. `logins` are ssh commands with which it
+    logs in to hosts, with the keys of its host's own login. Without logins, it uses only Docker of
+    its host. `unit` is its name for systemd.
     """
 
     hosts: tuple[Host, ...]

@@ -1,4 +1,4 @@
-"""One turn of the queue: what is decided, what is done now, and what is noted of each job. Pure."""
+"""One turn of the queue: the decision, the actions now, and the new state of each job. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kit.queue.pool import Gpus, Pool, QueuedJob
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`jobs` are those of the pool with new notes; what they have is as it was before the moves.
+    """The result of a turn. `jobs` have their new state, but the GPUs from before the moves.
 
-    `reasons` are why each job that waits does so.
+    `reasons` are the reasons why jobs wait.
     """
 
     decision: Decision
@@ -26,8 +26,8 @@ class Turn:
 
 
 def turn(pool: Pool) -> Turn:
-    """Decide, and note which jobs begin, wait again, or have begun before others."""
-    # First: a controller that was away has not noted where jobs have trained meanwhile.
+    """Decide, and record which jobs begin, wait again, or have begun before others."""
+    # First: without a running controller, the hosts where jobs trained were not recorded.
     jobs = tuple(replace(job, home=_home(job, pool.now)) for job in pool.jobs)
     pool = replace(pool, jobs=jobs)
     decision = decide(pool)
@@ -49,7 +49,7 @@ def turn(pool: Pool) -> Turn:
 
 
 def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
-    """Return for whom a job waits that has been given GPUs which others still have."""
+    """Return the reason of a job that waits for GPUs that other jobs still hold."""
     who = {
         (held[host, gpu], host)
         for host, gpus in gives.items()
@@ -61,7 +61,7 @@ def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
 
 
 def _home(job: QueuedJob, now: float) -> frozenset[str]:
-    """Return the hosts that a job has trained on last: those that it has had for a while."""
+    """Return the last hosts of a job: those that it has had for at least a minute."""
     old = {host for host, had in job.keeps.items() if now - had.since >= STILL}
     return frozenset(old) or job.home or frozenset(job.keeps)
 

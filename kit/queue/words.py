@@ -1,4 +1,4 @@
-"""The labels by which a job's services say what the queue must know of them. Pure."""
+"""The labels of a job's services that describe its request to the queue. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ OWNER, PRIORITY = "kit.queue.owner", "kit.queue.priority"
 HOSTS, GPUS = "kit.queue.hosts", "kit.queue.gpus"
 EACH = "kit.queue.gpus-per-host"
 ROAMS = "kit.queue.roams"
-"""Of a job whose checkpoints all hosts see."""
+"""The label of a job whose checkpoints all hosts see."""
 NPROC, GIVEN, WAITED = "KIT_NPROC", "KIT_SINCE", "KIT_WAITED"
 """The variables that the queue sets when it gives a host to a job."""
 NO_LIMIT = 10**6
-"""More hosts or GPUs than there are."""
+"""More hosts or GPUs than any pool has."""
 
 
 def labels_of(
     queued: Queued, each: int | None, *, roams: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Return the labels of a job; `each` is the number of GPUs that it wants on each host.
+    """Return the labels of a job; `each` is its number of GPUs on each host.
 
     `roams`: all hosts see its checkpoints.
     """
@@ -36,12 +36,12 @@ def labels_of(
 
 
 def variables_of(gpus: int, now: float, waited: float) -> dict[str, str]:
-    """Return the variables of a job's containers when it gets so many GPUs of a host."""
+    """Return the variables of a job's containers when it gets `gpus` GPUs of a host."""
     return {NPROC: str(gpus), GIVEN: f"{now:.3f}", WAITED: f"{waited:.1f}"}
 
 
 def wish_of(labels: Mapping[str, str], hosts: frozenset[str]) -> Wish:
-    """Return what a job wants by its labels, on `hosts`, of which it has a service each.
+    """Return the request in a job's labels, on `hosts`; the job has a service for each of them.
 
     Raises:
         ValueError: A label is not as kit writes it.

@@ -48,9 +48,9 @@ def plan_json(
 ) -> str:
     """Return the plan as JSON, with one line for each host and each placement.
 
-    Only with `predictions` (dataclasses by job) it contains ranks, because a new host would change
-    those of all later hosts, and the costs of the exchange modes. With the `sizes` of data sets, it
-    has the times of their first fetch.
+    With `predictions` (dataclasses by job) it also contains the costs of the exchange modes and
+    the ranks: a new host changes the ranks of all later hosts. With the `sizes` of data sets, it
+    contains the times of their first fetch.
     """
     plan, whole = lowered.plan, predictions is not None
     network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}

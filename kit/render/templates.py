@@ -35,7 +35,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 class Templates:
     """The built-in templates, each of which a file in the user's folder may replace.
 
-    `compiled` keeps the code of the built-in ones alone; that for the sandbox differs.
+    `compiled` keeps only the code of built-in templates: code for the sandbox differs.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ def render(lowered: Lowered, templates: Templates, programs: Mapping[str, str], 
         if workload.parts:
             if workload.document:
                 tree[workload.document.path] = workload.document.text
-            # Without a first line of kit's: messages name the lines of the user's file.
+            # kit adds no first line: messages refer to the lines of the user's file.
             tree |= {each.path: each.text for each in (*workload.code, *workload.files)}
     mounted = {config.file for each in lowered.outputs for config in each.configs}
     for name in sorted(programs.keys() & mounted):

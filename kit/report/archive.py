@@ -26,7 +26,7 @@ from kit.runtime.record_files import RecordFile
 def began(run: str) -> float:
     """Return the time in a run's name, in seconds since the epoch; 0 for a name without one."""
     match = re.match(r"(\d{8}-\d{6})", run)
-    with contextlib.suppress(ValueError):  # 20261399 is no day.
+    with contextlib.suppress(ValueError):  # 20261399 is not a date.
         if match:
             return datetime.strptime(match[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
     return 0.0

@@ -45,7 +45,7 @@ def _round_step(least: float) -> float:
 
 
 def shown(value: float) -> str:
-    """Return a number as a tick has it."""
+    """Return a number as the label of a tick."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:g} M"
     if abs(value) >= 1e4:

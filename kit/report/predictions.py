@@ -43,7 +43,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class ShownSample:
-    """A test sample to show: its picture ("" if there is none), and what each run says of it."""
+    """A test sample to show: its picture ("" if there is none), and the prediction of each run."""
 
     index: int
     picture: str

@@ -14,7 +14,7 @@ from typing import Any
 from trainer.contract.allocation import Allocation
 
 MOST_SILENT = 3
-"""Ranks that a reason names."""
+"""The most ranks that a reason lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job. `facts` are the trainer's own words at the newest beginning.
+    """One run of a job. `facts` are those that the trainer recorded at the newest beginning.
 
     `name` is a short one in a report. `by_class` are rank 0's figures of classes, as it wrote them.
     """

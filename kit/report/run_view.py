@@ -220,7 +220,7 @@ def _details(run: Run, origin: Origin) -> Iterator[tuple[str, str]]:
 
 
 def usage_words(usage: Usage) -> dict[str, str]:
-    """Return what a run has used, in words."""
+    """Return the usage of a run as text."""
     return {
         "owner": usage.owner,
         "priority": str(usage.priority),

@@ -1,4 +1,4 @@
-"""Runs without a record, such as those of scripts: what their launchers know. Pure."""
+"""Runs without a record, such as those of scripts: the facts that their launchers know. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Script:
 
     @property
     def words(self) -> str:
-        """How it goes, or has ended, for people."""
+        """Its outcome or its state as text."""
         return (self.outcome.words if self.outcome else self.state) or "its end is not known"
 
     def json(self) -> dict[str, object]:
@@ -60,7 +60,7 @@ def from_status(status: JobStatus, number: int, lines: Iterable[LogLine]) -> Scr
 
 
 def from_lines(job: str, number: int, lines: Iterable[LogLine]) -> Script:
-    """Return a run of which only the kept lines are left."""
+    """Return a run of which the target knows nothing, from its kept lines."""
     lines = list(lines)
     end = outcome_of(lines)
     known = (end.world_size, end.restarts, end.failure, end.ranks)

@@ -26,7 +26,7 @@ trainer's own limit for an epoch is 1.3; over a whole run chance is smaller."""
 
 
 def division(run: Run) -> dict[str, float]:
-    """Divide the run's seconds by kind; sum exact."""
+    """Divide the run's seconds by kind; the sum is exact."""
     spent = dict.fromkeys(KINDS, 0.0)
     for before, attempt in zip((None, *run.attempts), run.attempts, strict=False):
         if before is None:
@@ -150,7 +150,7 @@ def _rate(run: Run) -> float | None:
 
 
 def _tokens_rate(run: Run) -> float | None:
-    """Return the tokens per second of a text, whose samples all have equally many."""
+    """Return the tokens per second of a text, whose samples have equal numbers of tokens."""
     rate = _rate(run)
     for epoch in reversed(run.epochs):
         if rate and epoch.tokens_per_second and epoch.images_per_second:

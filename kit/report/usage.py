@@ -1,7 +1,7 @@
-"""What a run of a job of the queue has used: from its record, or from the events in its log. Pure.
+"""The GPU use of a run of a queue's job: from its record, or from the events in its log. Pure.
 
-GPUs count from the time at which the job got their host until the last line of the job there, as in
-the notes of the queue's controller, which `kit usage` adds up.
+GPUs count from the time at which the job got their host until the job's last line there. The
+queue's controller counts in the same way for `kit usage`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Place = tuple[str, Allocation]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Whose run it is, and what it has used; `waited_seconds` is the job's time in the queue."""
+    """The owner of a run and its GPU use; `waited_seconds` is the job's time in the queue."""
 
     owner: str
     priority: int
@@ -31,7 +31,7 @@ class Usage:
 
 
 def usage_of(run: Run) -> Usage | None:
-    """Return what a run has used by its record; None if its job was not the queue's."""
+    """Return the usage of a run from its record; None if its job was not the queue's."""
     last = dict[Place, float]()
     for attempt in run.attempts:
         for rank in attempt.ranks:
@@ -41,7 +41,7 @@ def usage_of(run: Run) -> Usage | None:
 
 
 def usage_in(lines: Iterable[LogLine]) -> Usage | None:
-    """Return what a run has used by the lines of its hosts, in the order of time."""
+    """Return the usage of a run from the lines of its hosts, which are in the order of time."""
     last, present = dict[Place, float](), dict[str, Place]()
     for line in lines:
         event = event_lines.parse(line.text) if is_event(line.text) else None

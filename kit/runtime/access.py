@@ -1,4 +1,4 @@
-"""Commands beside the processes of a workload, in its container on a host or on this machine."""
+"""Commands in the container of a workload on a host, or beside its processes on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Access:
     """A container, and the `engine`'s command that runs others in it; "" is this machine.
 
     `before` are words between the container and a command.
-    `environment` are variables of the command here, `folder` its working directory; None: as here.
+    `environment` are variables of the command here, `folder` its working directory (None: the
+    present one).
     """
 
     engine: tuple[str, ...] = ()
@@ -25,7 +26,7 @@ class Access:
     before: tuple[str, ...] = ()
 
     def command(self, words: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the command line; a `terminal` passes on its size and its keys."""
+        """Return the command line; `terminal` requests a terminal, with its size and its keys."""
         if not self.container:
             return list(words)
         options = ("-i", *(("-t",) if terminal else ()))  # docker and kubectl have these in common.
@@ -40,7 +41,7 @@ def no_container(name: str, host: str) -> KitError:
 def chosen_host(
     statuses: Iterable[JobStatus], job: str, host: str | None, rank: int | None
 ) -> HostStatus:
-    """Return the running host of a workload that a person names, or the one of rank 0.
+    """Return the running host of a workload by its name or a rank; by default that of rank 0.
 
     Raises:
         InputError: There is no such workload, host or rank.

@@ -1,4 +1,4 @@
-"""Containers that no restart can help: no program can start, or the input is wrong. Pure."""
+"""Containers for which a restart is useless: no program starts, or the input is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kit.workload.types import Kind
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit statuses of the container's init process (tini) if it cannot start the program."""
 HOPELESS = frozenset({MISTAKE, NOT_EXECUTABLE, NOT_FOUND})
-"""Exit statuses of a job's containers for what no restart can help."""
+"""Exit statuses of a job's containers after which a restart is useless."""
 
 
 def never_began(kind: Kind, image: str, exit_status: int | None, error: str = "") -> str:
     """Return why a container's program cannot start, with a remedy; "" if it has begun.
 
-    `error` is the engine's, if it could not even create the container.
+    `error` is the engine's message if it could not create the container.
     """
     missing = exit_status == NOT_FOUND or "executable file not found" in error
     if not missing and exit_status != NOT_EXECUTABLE:
@@ -35,7 +35,7 @@ def never_began(kind: Kind, image: str, exit_status: int | None, error: str = ""
 def by_limit(state: State, reader: Reader) -> tuple[State, str]:
     """Return the state of a job, and why it has ended by itself; "" if it has not.
 
-    Its containers end with exit status 0, so that no engine starts them again: it seems complete.
+    Its containers end with exit status 0, so that no engine restarts them: the job seems complete.
     """
     if state is State.COMPLETED and reader.limit:
         return State.STOPPED, reader.limit
@@ -45,7 +45,7 @@ def by_limit(state: State, reader: Reader) -> tuple[State, str]:
 def as_failed(status: JobStatus, reason: str, now: float) -> JobStatus:
     """Return the final status of a workload that is removed because of a mistake.
 
-    `reason` is that of its hosts, for one whose launcher has reported nothing.
+    `reason` is the message of its hosts, used if its launcher has reported no failure.
     """
     hosts = tuple(
         host if host.state in ENDED else replace(host, state=State.FAILED, message="")
@@ -56,14 +56,14 @@ def as_failed(status: JobStatus, reason: str, now: float) -> JobStatus:
 
 
 def as_stopped(status: JobStatus, now: float) -> JobStatus:
-    """Return the final status of a workload that was ended; one that waited for its turn, too."""
+    """Return the final status of a stopped workload, also of one that waited without hosts."""
     if status.state is State.WAITING and not status.hosts:
         return replace(status, state=State.STOPPED, ended=now)
     return status
 
 
 class EndedError(KitError):
-    """A job has ended while it was deployed; `exit_code` is that of its process, if one failed."""
+    """A job ended during its deploy; `exit_code` is that of its process, if one failed."""
 
     def __init__(self, message: str, hint: str, exit_code: int | None) -> None:
         super().__init__(message, hint)

@@ -16,14 +16,14 @@ TAIL = "500"
 progress at least every 10 s. The beginning of a log may be gone anyway, as Docker rotates it."""
 
 MORE = "20000"
-"""Lines that it reads if the last ones have no event: scripts may print as much as they like."""
+"""Lines that it reads if the last ones have no event: scripts may print many lines."""
 
 Source = Callable[[float | None], Sequence[LogLine]]
 """Returns the lines after a time in seconds since the epoch, or the last lines for None."""
 
 
 def last_lines(read: Callable[[str], list[LogLine]]) -> list[LogLine]:
-    """Return a source's last lines, with events if there are any; `read` reads so many lines."""
+    """Return a source's last lines, with events if it has some; `read` takes a number of lines."""
     lines = read(TAIL)
     if len(lines) < int(TAIL) or any(is_event(line.text) for line in lines):
         return lines

@@ -37,7 +37,7 @@ class Reader:
         self.world_size: int | None = None
         """The number of processes in the current world; None before the first one."""
         self.failure = ""
-        """The last failure of a process; "" if a world has formed since, and trains."""
+        """The last failure of a process; "" if a world has formed and trained since."""
         self.exit_code: int | None = None
         """The exit status of the process that failed last."""
         self.ended: dict[str, int] = {}
@@ -45,27 +45,27 @@ class Reader:
         self.seen: dict[str, tuple[str, ...]] = {}
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
-        """The data set that each host waits for, and how much of it has arrived."""
+        """The data set that each host is fetching, and its progress."""
         self.hung: dict[str, str] = {}
-        """Which workers of hosts hang."""
+        """The hung workers of hosts, as messages."""
         self.alone: dict[str, str] = {}
-        """Which hosts train without the others."""
+        """The hosts that train without the others, with messages."""
         self.silent: dict[str, dict[int, float]] = {}
-        """The ranks of hosts that do nothing, and since when, in seconds since the epoch."""
+        """The silent ranks of hosts, and since when, in seconds since the epoch."""
         self.unmoved: dict[str, str] = {}
-        """For how long the weights of hosts have not moved."""
+        """The hosts whose weights do not change, with messages."""
         self.idle: dict[str, str] = {}
-        """For how long the hosts have computed nothing, of a job that ends by that."""
+        """The hosts that compute nothing, with messages, of a job that ends after `idle`."""
         self.untaught = ""
-        """Why the newest training has learned nothing; "" if nothing is known of that."""
+        """Why the newest training has learned nothing; "" if that was not reported."""
         self.session: SessionStatus | None = None
         """The last report of a session."""
         self.queue: QueueStatus | None = None
-        """Whose job it is, and for how long it had waited; None if it is not the queue's."""
+        """The job's owner, and its waiting time; None if it is not a job of the queue."""
         self.left_out: dict[str, str] = {}
-        """Why hosts take no part until they are released."""
+        """The hosts that are left out until they are released, with the reasons."""
         self.unread: dict[str, str] = {}
-        """Why the logs of hosts cannot be read now: what is known of these may be old."""
+        """The hosts whose logs cannot be read now, with the reasons: their state may be old."""
         self._limits: dict[str, limit_events.Limit] = {}
         self._saved_at: int | None = None
         self._restarts: dict[str, int] = {}
@@ -93,12 +93,12 @@ class Reader:
 
     @property
     def limit(self) -> str:
-        """Why the job has ended by itself, and what it has saved; "" if it has not."""
+        """Why the job has ended by itself, and its last saved step; "" if it has not."""
         saved = "" if self._saved_at is None else f", saved at step {self._saved_at:,}"
         return next((f"{ended_by(each)}{saved}" for each in self._limits.values()), "")
 
     def of_host(self, host: HostStatus) -> HostStatus:
-        """Complete the status of a host with what its processes have said."""
+        """Complete the status of a host with the reports of its processes."""
         if host.host in self._limits and host.state is State.COMPLETED:
             host = replace(host, state=State.STOPPED)
         runs = host.state is State.RUNNING
@@ -169,7 +169,7 @@ class Reader:
             self.failure = f"{line.host}: {event.reason}"
 
     def _epoch(self, event: events.Epoch, line: LogLine) -> None:
-        self.untaught = ""  # It is reported again after each epoch that has it.
+        self.untaught = ""  # The event is repeated after each such epoch.
         self._progress(event, line)
 
     def _begin(self, event: events.Begin, _line: LogLine) -> None:
@@ -299,7 +299,7 @@ def ended_by(limit: limit_events.Limit) -> str:
 
 
 def _silence(ranks: Mapping[int, float]) -> str:
-    """Return which ranks of a host do nothing, and since when."""
+    """Return the message about silent ranks of a host, and since when they are silent."""
     names = ", ".join(map(str, sorted(ranks)))
     who = f"rank {names} is" if len(ranks) == 1 else f"ranks {names} are"
     return f"{who} silent since {show_since(min(ranks.values()))}: `kit logs` has the stacks"

@@ -20,15 +20,15 @@ POLL = 1.0
 PROXY_STARTS = 60.0
 """Seconds that a proxy may take to start, with the pull of its image."""
 MOST_STARTS = 3
-"""A server that has ended so often does not become healthy by itself."""
+"""A server that has ended this number of times does not become healthy by itself."""
 MOST_CONCURRENT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What to ask of a server: a path on its hosts, in the order of its URLs, and its proxy's URL.
+    """A health check of a server: a path on its hosts, in the order of its URLs, and a proxy's URL.
 
-    Nothing is asked of hosts if `path` is "", of a proxy if `proxy` is.
+    The hosts are not checked if `path` is "", the proxy is not if `proxy` is "".
     """
 
     path: str
@@ -37,7 +37,7 @@ class Check:
 
 
 def fault(url: str) -> str:
-    """Return why a server is not healthy, or "": it answers with a status below 400."""
+    """Return why a server is not healthy; "" if it answers with a status below 400."""
     status, reason = answer(url)
     path = urlsplit(url).path
     if status == 404:
@@ -46,7 +46,7 @@ def fault(url: str) -> str:
 
 
 def answer(url: str) -> tuple[int, str]:
-    """Return the status with which a server answers, or 0 and why it does not."""
+    """Return the HTTP status of a server's answer, or 0 and the reason why there is none."""
     parts = urlsplit(url)
     path = f"{parts.path}?{parts.query}" if parts.query else parts.path
     connection = HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
@@ -68,7 +68,7 @@ def answer(url: str) -> tuple[int, str]:
 def with_health(
     statuses: Sequence[JobStatus], checks: Mapping[str, Check]
 ) -> tuple[JobStatus, ...]:
-    """Return statuses with the health of the servers that run; all are asked concurrently."""
+    """Return statuses with the health of the running servers; all are checked concurrently."""
     wanted = {
         (status.job, host): f"{url}{check.path}"
         for status in statuses
@@ -112,7 +112,7 @@ def _with_health(job: str, host: HostStatus, faults: Mapping[tuple[str, str], st
 def await_healthy(
     name: str, look: Callable[[], JobStatus | None], timeout: float, say: Say
 ) -> JobStatus:
-    """Return the status of a server when it is healthy on all hosts.
+    """Wait until a server is healthy on all hosts, and return its status.
 
     Raises:
         KitError: It ends again and again, or is not healthy in time.

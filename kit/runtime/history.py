@@ -17,17 +17,17 @@ from kit.values import show_age
 from kit.workload.types import Workload
 
 TOLERANCE = 2.0
-"""Seconds by which the clock of a host may be before this machine's."""
+"""Seconds by which the clock of a host may be behind this machine's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One deployment of a workload; `time` is in seconds since the epoch.
 
-    `inventory` and `job_hash` are hashes of the input, `image` is the reference that ran. `commit`
+    `inventory` and `job_hash` are hashes of the input, `image` is the deployed reference. `commit`
     is that of the project's files, "" if it is not known; `changed`: they differed from it. `hosts`
-    train, stand by or answer. `code` is the version of the code that travelled with it, and where
-    it was from.
+    are all of its hosts, spares included. `code` is the version of the code that was sent with it,
+    and the folder of the code.
     """
 
     job: str
@@ -45,19 +45,19 @@ class Deployment:
 
     @property
     def version(self) -> str:
-        """The commit as people read it, with a + if files differed from it."""
+        """The commit as shown to users, with a + if files differed from it."""
         return f"{self.commit[:SHORT]}{'+' if self.changed else ''}"
 
     @property
     def source(self) -> str:
-        """The commit with its subject and branch, as people read them."""
+        """The commit with its subject and branch, as shown to users."""
         branch = f" on {self.branch}" if self.branch else ""
         more = "; files differed from it" if self.changed else ""
         return f"commit {self.commit[:SHORT]} “{self.subject}”{branch}{more}, by {self.by}"
 
     @property
     def when(self) -> str:
-        """The time as people read it."""
+        """The time as shown to users."""
         return datetime.fromtimestamp(self.time).astimezone().isoformat(" ", "seconds")
 
 
@@ -67,7 +67,7 @@ def current_user() -> str:
 
 
 def deployment(work: Workload, started: float, source: Source) -> Deployment:
-    """Return the entry for a workload that was started at a time from files of a `source`."""
+    """Return the entry of a workload; `started` is its start, `source` the version of its files."""
     return Deployment(
         work.name,
         started,
@@ -85,7 +85,7 @@ def deployment(work: Workload, started: float, source: Source) -> Deployment:
 
 
 def read_deployment(content: Mapping[str, Any]) -> Deployment:
-    """Return an entry as it was written, perhaps by another version of kit.
+    """Return the entry in a JSON object, which another version of kit may have written.
 
     Raises:
         TypeError: A value is missing.
@@ -96,7 +96,7 @@ def read_deployment(content: Mapping[str, Any]) -> Deployment:
 
 
 def begins(deployment: Deployment) -> float:
-    """Return the time from which on containers and runs belong to a deployment."""
+    """Return the time after which containers and runs belong to a deployment."""
     return deployment.time - TOLERANCE
 
 
@@ -110,9 +110,9 @@ def undone(
     workloads: Iterable[Workload],
     contains: Callable[[str], bool],
 ) -> Iterator[Deployment]:
-    """Yield what runs from other input and from a commit that the files here do not contain.
+    """Yield deployments from other input and from a commit that the files here do not contain.
 
-    `deployments` are the newest first.
+    A deploy of the workloads would undo them. `deployments` are the newest first.
     """
     known = newest(deployments)
     for work in workloads:

@@ -1,8 +1,9 @@
-"""The lines of containers that have ended, as the hosts' log collectors keep them.
+"""The lines of ended containers, which the hosts' log collectors keep.
 
 A collector writes the lines of each container to /logs/<container>/<day>.log, each with its time
-(templates/monitoring/syslog-ng.conf.j2). A large file becomes <day>-<time>.log, and the times whose
-lines are missing are in /logs/.gaps (keep-logs.sh.j2 beside it). kit reads them in its container.
+(templates/monitoring/syslog-ng.conf.j2). A large file becomes <day>-<time>.log. Gaps, which are
+times with missing lines, are in /logs/.gaps (keep-logs.sh.j2 beside it). kit reads the files in the
+collector's container.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from kit.workload.types import Role
 FOLDER = "\x1e"
 """Before the name of a container: ASCII's record separator, which no log line begins with."""
 GAPS, ROOM = ".gaps", ".room"
-"""Other lines of the program, in the place of a container."""
+"""Other sections in the output of the program, in place of a container's name."""
 FULL = 1024
-"""KiB: with less room, a disk is full."""
+"""KiB: a disk with less free space is full."""
 SCRIPT = """\
 cd /logs || exit 0
 printf '\\n\\036.room\\n'
@@ -58,14 +59,14 @@ function flush(  key) { for (key in last) print last[key]; split("", last) }
 }
 END { flush() }
 """
-"""A filter: the events, and of those that are repeated only the last before another one."""
+"""A filter for events: of kinds that repeat, only the last events before one of the other kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """A time from `begin` to before `end`, in seconds since the epoch.
 
-    `of_begin`: it is that in which containers have begun, whose lines are all in it.
+    `of_begin`: it selects containers by their first line, with all of their lines.
     """
 
     begin: float
@@ -93,7 +94,7 @@ class ContainerLog:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time whose lines a host does not have: it deleted them for room, or its disk was full."""
+    """A time without lines on a host: it deleted them to free space, or its disk was full."""
 
     host: str
     begin: float
@@ -113,7 +114,7 @@ class Kept:
         """Return the lines in a span, by time."""
         lines = list[LogLine]()
         for log in self.logs:
-            # Tasks of a Swarm have names of their own; Compose uses a container's name again.
+            # Each task of a Swarm has another name; Compose uses a container's name again.
             if span.of_begin and "." in log.container:
                 lines += log.lines if log.lines and span.has(log.lines[0]) else ()
             else:
@@ -121,7 +122,7 @@ class Kept:
         return sorted(lines, key=_time)
 
     def missing(self, span: Span) -> Iterator[str]:
-        """Say which lines of a span are missing."""
+        """Yield messages about the missing lines of a span."""
         yield from self.without
         for host in dict.fromkeys(gap.host for gap in self.gaps):
             for disk in (False, True):
@@ -132,7 +133,7 @@ class Kept:
 
 
 def _gap_words(gaps: Sequence[Gap]) -> str:
-    """Say what is missing in one sentence: several gaps are named by their first and last time."""
+    """Describe gaps in one sentence: several gaps have the first and the last time."""
     begin, end = min(gap.begin for gap in gaps), max(gap.end for gap in gaps)
     lines = f"{gaps[0].host}: lines from {_when(begin)} to {_when(end)}"
     if gaps[0].disk:
@@ -151,9 +152,9 @@ def _time(line: LogLine) -> float:
 def kept_logs(
     hosts: Sequence[Host], cluster: str, names: Sequence[str], day: str, *, events: bool = False
 ) -> Kept:
-    """Return what the hosts have kept of workloads, of a `day` and later.
+    """Return the lines of workloads that the hosts have kept, from a `day` on.
 
-    With `events` these alone, and of those that are repeated only the last before another one.
+    With `events`, only events: of kinds that repeat, only the last before one of the other kinds.
 
     Raises:
         KitError: No host has a collector, or none can be reached.
@@ -178,7 +179,7 @@ def kept_logs(
 
 
 def _of_host(cluster: str, names: Sequence[str], day: str, events: bool, host: Host) -> Kept | None:
-    """Return what a host has kept, or None without a collector."""
+    """Return the kept lines of a host, or None without a collector."""
     with closing(Docker.of(host)) as docker:
         listed = docker.get("/containers/json", filters={"name": [Role.LOG_COLLECTOR]})
         stacks = (f"/{cluster}-monitoring", f"/{cluster}_monitoring")
@@ -192,7 +193,7 @@ def _of_host(cluster: str, names: Sequence[str], day: str, events: bool, host: H
 
 
 def parsed(text: str, cluster: str, names: Sequence[str], host: str) -> Kept:
-    """Return what the program of a host has printed."""
+    """Parse the output of the program on a host."""
     logs, gaps, without = list[ContainerLog](), tuple[Gap, ...](), tuple[str, ...]()
     for part in re.split(f"^{FOLDER}", text, flags=re.MULTILINE)[1:]:
         container, _, content = part.partition("\n")
@@ -232,7 +233,7 @@ def stack_of(name: str) -> str:
 
 
 def is_of(container: str, cluster: str, name: str) -> bool:
-    """Return whether a container trained or answered for a workload, in a Swarm or by Compose."""
+    """Return whether a container trains or serves for a workload, in a Swarm or by Compose."""
     roles = "|".join(role for role in Role if role.works)
     stack = re.escape(stack_of(name))
     project = re.escape(project_of(cluster, stack_of(name)))

@@ -17,22 +17,22 @@ _RANK = re.compile(r"\[rank(\d+)\]: ?")
 def split(text: str) -> tuple[int | None, str]:
     """Split a worker's line into its rank and its text, without the launcher's `[rank3]: `.
 
-    The launcher adds it on a pipe: torchrun adds it only to lines of files, which grow for as long
-    as a job runs.
+    The launcher adds it to lines from a pipe: torchrun adds it only to files, which would grow
+    during the whole job.
     """
     match = _RANK.match(text)
     return (int(match[1]), text[match.end() :]) if match else (None, text)
 
 
 _BEGINNING = re.compile(r"launch \S+: (job |error: )|@kit |\[FATAL tini ")
-"""The first line of a job's container: its launcher's, or without Python that of Docker's init."""
+"""The first line of a job's container: the launcher's, or without Python that of Docker's init."""
 GONE = "kit: older lines are gone: Docker keeps the newest 20 to 30 MB of each container"
 
 
 def with_note(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """Yield the lines of a job's container, after a note if they do not begin with its launcher's.
 
-    Docker drops the oldest lines without a word.
+    Docker drops the oldest lines without a message.
     """
     for number, line in enumerate(lines):
         begins = line.rank is None and _BEGINNING.match(line.text)

@@ -12,7 +12,7 @@ from kit.runtime.steps import Step
 from kit.values import Say
 
 LONG = 1.0
-"""Seconds after which the end of a step is reported too."""
+"""If a step takes more seconds, its end is reported too."""
 
 
 class StepsError(KitError):

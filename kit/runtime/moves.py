@@ -1,4 +1,4 @@
-"""Checkpoints of a job that moves to hosts none of which has trained it before."""
+"""Copies of checkpoints, for a job that moves to hosts without its checkpoints."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Move(Step):
 
     @property
     def batch(self) -> object:
-        """The hosts of a job get theirs concurrently."""
+        """The copies of one job run concurrently."""
         return type(self), self.job
 
     def execute(self) -> None:
         """Copy the volume; the former host keeps its own.
 
         Raises:
-            KitError: A host cannot be reached, or there is no room.
+            KitError: A host cannot be reached, or its disk has no space.
         """
         with closing(Docker.of(self.source)) as source, closing(Docker.of(self.target)) as target:
             copy_volume(source, target, self.volume, self.image, CHECKPOINTS)
@@ -44,10 +44,10 @@ class Move(Step):
 def moves(
     work: Workload, history: Iterable[Deployment], hosts: Mapping[str, Host]
 ) -> Iterator[Move]:
-    """Yield the copies for a job none of whose hosts took part in its last deployment.
+    """Yield the copies for a job if none of its hosts took part in its last deployment.
 
-    If one did, its checkpoints reach the others when they train together. `hosts` are those of the
-    inventory, `history` is the newest first.
+    If one host did, the others get its checkpoints when they train together. `hosts` are those of
+    the inventory, `history` is the newest first.
 
     Raises:
         KitError: The checkpoints are on hosts that the inventory no longer has.
@@ -83,7 +83,7 @@ def with_moves(
     hosts: Iterable[Host],
     begins: Callable[[Step], str],
 ) -> tuple[Step, ...]:
-    """Return the steps of a deploy with the copies before the first step that starts their job.
+    """Insert the copies of each job before the first step that starts it; return all steps.
 
     `begins` returns the stack that a step starts, or "".
 

@@ -1,4 +1,4 @@
-"""How a run has ended, by the events in its lines. Pure."""
+"""The outcome of a run, from the events in its lines. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kit.runtime.status import LogLine, Progress, State
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome in the events of a run; `state` is None if they do not say how it has ended.
+    """The outcome in the events of a run; `state` is None if no event reports the end.
 
-    `exit_status` is that of the process that failed, or of the containers. `failure` is the reason
-    of the last failure, "" if they trained again after it, or the limit by which the job has ended.
+    `exit_status` is that of the failed process, or of the containers. `failure` is the reason of
+    the last failure ("" if they trained again after it), or the limit that has ended the job.
     `ranks` are those of each host.
     """
 
@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """Its state, step, accuracy and exit status for people; "" if nothing is known."""
+        """Its state, step, accuracy and exit status as text; "" if nothing is known."""
         parts = [self.state.value] if self.state else []
         if self.progress is not None:
             parts.append(f"step {self.progress.step:,} of {self.progress.steps:,}")
@@ -40,7 +40,7 @@ class Outcome:
         return ", ".join(parts)
 
     def json(self) -> dict[str, Any]:
-        """Return what `kit history --json` says of it."""
+        """Return its fields in the output of `kit history --json`."""
         progress = self.progress
         return {
             "state": self.state,
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def outcome_of(lines: Iterable[LogLine]) -> Outcome:
-    """Read how a run has ended; `lines` are those of all its containers."""
+    """Return the outcome of a run; `lines` are those of all its containers."""
     reader = Reader()
     reader.read_logs(lines)
     codes = set(reader.ended.values())

@@ -1,4 +1,4 @@
-"""What deployments of the past have printed: the lines that the hosts keep of their containers."""
+"""The output of past deployments: the lines of their containers that the hosts keep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Runs = Mapping[tuple[str, int], Sequence[LogLine]]
 class Past:
     """The deployments of a cluster, and their lines.
 
-    `notes` says which lines are missing of those that were read last.
+    `notes` are messages about the lines that were missing in the last read.
     """
 
     def __init__(self, target: Target, cluster: str, tree: Path) -> None:
@@ -43,13 +43,13 @@ class Past:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the hosts keep lines, by the rendered files."""
+        """Whether the hosts keep lines, according to the rendered files."""
         return self._target.on_hosts and (self._tree / FOLDER / COLLECTOR).is_file()
 
     def lines(self, names: Sequence[str], begin: float | None, run: int | None) -> list[LogLine]:
-        """Return the kept lines of workloads (default: all): of a `run` of one, or from `begin` on.
+        """Return the kept lines of workloads (default: all): of one `run`, or from `begin` on.
 
-        Without either, from the newest deployment of each on.
+        Without either, the lines begin with the newest deployment of each.
 
         Raises:
             KitError: A name or a number is not in the history, or no host gives lines.
@@ -72,7 +72,7 @@ class Past:
     def events_of(self, names: Sequence[str]) -> Runs:
         """Return the kept events of all deployments of jobs.
 
-        Of those that are repeated, only the last before another one.
+        Of kinds that repeat, only the last events before one of the other kinds are returned.
 
         Raises:
             KitError: No host gives lines.
@@ -87,9 +87,9 @@ class Past:
         return sum(each.job == name for each in self.history)
 
     def newest_lines(self, name: str) -> Sequence[LogLine]:
-        """Return the lines of the newest deployment, with events: of its containers, else kept.
+        """Return the lines of the newest deployment from its containers, or else its kept events.
 
-        There are none if its containers are gone, and nothing is kept.
+        There are none if its containers were removed and no lines are kept.
         """
         try:
             return list(self._target.logs([name], follow=False))
@@ -110,7 +110,7 @@ class Past:
         return kept
 
     def _gone(self, name: str, run: int) -> Iterator[str]:
-        """Say which hosts of a deployment cannot be asked, as they left the inventory."""
+        """Yield a message for each host of a deployment that is no longer in the inventory."""
         hosts = {host.name for host in rendered(self._tree).hosts}
         own = [each for each in reversed(self.history) if each.job == name]
         for host in own[run - 1].hosts:
@@ -132,7 +132,7 @@ def number_of(history: Sequence[Deployment], name: str, word: str) -> int:
 
 
 def span_of(history: Sequence[Deployment], names: Sequence[str], run: int) -> Span:
-    """Return the time in which the containers of a job's deployment have begun.
+    """Return the span in which the containers of a job's deployment have begun.
 
     Raises:
         InputError: There are several names, or there is no such deployment.
@@ -146,10 +146,10 @@ def span_of(history: Sequence[Deployment], names: Sequence[str], run: int) -> Sp
 
 
 def by_run(logs: Iterable[ContainerLog], history: Sequence[Deployment]) -> Runs:
-    """Divide the lines of containers by deployments, each of them sorted by time.
+    """Divide the lines of containers by deployment; those of each deployment are sorted by time.
 
-    What a container prints from one start to the next belongs to the deployment before this start:
-    Compose uses the name of a container again.
+    The lines from one start of a container to the next belong to the last deployment before the
+    first of them: Compose uses the name of a container again.
     """
     times = defaultdict[str, list[float]](list)
     for each in reversed(history):
@@ -162,7 +162,7 @@ def by_run(logs: Iterable[ContainerLog], history: Sequence[Deployment]) -> Runs:
 
 
 def _starts(lines: Iterable[LogLine]) -> list[list[LogLine]]:
-    """Divide the lines of a container, so that each of its starts begins with its event."""
+    """Divide the lines of a container by its starts, each of which begins with an event."""
     starts = list[list[LogLine]]()
     for line in lines:
         event = event_lines.parse(line.text) if is_event(line.text) else None

@@ -1,7 +1,7 @@
 """The check that each container sees the GPUs that the plan gives it.
 
-Three answers are compared: the rendered files, what a container was given, and what it sees. The
-last two must be equal. The first two differ between every render and its deploy, which is no alarm.
+It compares the GPUs in the rendered files, those given to a container, and those visible in it. The
+last two must be equal. The first two may differ between a render and its deploy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kit.values import count, names_gpu
 def wrong_gpus(statuses: Sequence[JobStatus], names: Collection[str] = ()) -> tuple[str, ...]:
     """Report containers that see other GPUs than assigned, and GPUs that two containers see.
 
-    Containers that have not reported their GPUs yet are skipped, and those of other workloads than
-    `names`, if there are names.
+    Containers that have not reported their GPUs yet are skipped. If `names` is not empty, only
+    these workloads are checked.
     """
     living = [status for status in statuses if status.state not in ENDED]
     selected = [status for status in living if not names or status.job in names]

@@ -1,4 +1,4 @@
-"""The files of the trainer's records on the hosts (trainer/record/files.py), as they are."""
+"""The files of the trainer's records on the hosts (trainer/record/files.py), unchanged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def from_hosts(hosts: Iterable[Host], kind: str, source: str) -> FoundRecords:
 
 
 def unpacked(host: str, packed: bytes) -> Iterator[RecordFile]:
-    """Yield the files of a tar archive, be it compressed, with untrusted content."""
+    """Yield the files of a tar archive, which may be compressed, with untrusted content."""
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         for member in tar:
             match = _PATH.fullmatch(member.name.removeprefix("./"))

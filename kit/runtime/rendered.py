@@ -1,6 +1,6 @@
 """The hosts of a rendered tree. Targets read them from here, not from the inventory.
 
-So a mistake in the inventory does not prevent `kit status` and `kit stop`.
+A mistake in the inventory therefore does not prevent `kit status` and `kit stop`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Rendered:
     `devices` are the GPUs by workload and host, `urls` the addresses of each server, `checks` the
     health checks of custom servers and of proxies. `data` is None
     without data services; `needs` are the data sets of each job, `spares` the hosts that stand by.
-    `indexes` are the places of each host's GPUs in the inventory, by their UUIDs in small letters.
-    `queue` is the pool of the queue as a document, `queued` are its jobs. `kubernetes` is the
-    cluster of Kubernetes, if the inventory names one.
+    `indexes` are the indexes of each host's GPUs in the inventory, by their UUIDs in lower case.
+    `queue` is the pool of the queue as a document, `queued` are its jobs. `kubernetes` are the
+    settings of the Kubernetes cluster, if the inventory has them.
     """
 
     hosts: tuple[Host, ...]

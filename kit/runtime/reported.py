@@ -1,4 +1,4 @@
-"""The status of a workload, completed with what its processes have reported. Pure."""
+"""The status of a workload, completed with the reports of its processes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kit.runtime.status import JobStatus
 def with_reports(status: JobStatus, reader: Reader) -> JobStatus:
     """Return a status with the progress and the failures of its processes.
 
-    What an engine knows better stays: its hosts, and its newest checkpoint.
+    The engine's data has priority: its hosts, and its newest checkpoint if known.
     """
     return replace(
         status,

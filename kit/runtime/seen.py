@@ -1,4 +1,4 @@
-"""The GPUs that the containers of custom servers see, from the driver's program in them.
+"""The GPUs that are visible in the containers of custom servers, from nvidia-smi in them.
 
 Containers of the trainer's image report their GPUs themselves.
 """

@@ -1,4 +1,4 @@
-"""The commit of the project's files, as Git has it."""
+"""The commit of the project's files, from Git."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHORT = 9
-"""Digits of a commit that people read."""
+"""Digits of a commit that are shown to users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Source:
 
     @property
     def described(self) -> str:
-        """The commit for people; "" without one."""
+        """The commit as shown to users; "" without one."""
         if not self.commit:
             return ""
         branch = f" on {self.branch}" if self.branch else ""

@@ -32,7 +32,7 @@ UNREACHED = "cannot be reached"
 """The message of a host that does not answer kit."""
 ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
 MISTAKE = 2
-"""Exit status of the launcher for a mistake in the input or the script: no restart removes it."""
+"""Exit status of the launcher for a mistake in the input or the script: a restart is useless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Progress:
 
     @property
     def speed(self) -> str:
-        """The speed in words: of a text in tokens, with the share of the GPUs' peak if known."""
+        """The speed as text: in tokens for a text, with the share of the GPUs' peak if known."""
         if self.tokens_per_second is not None:
             used = f", MFU {self.mfu:.1%}" if self.mfu is not None else ""
             return f"{self.tokens_per_second:,.0f} tokens/s{used}"
@@ -72,7 +72,7 @@ class HostStatus:
     UUIDs of the GPUs visible in its container, `ranks` those in the present world (both empty until
     reported). `message` is the reason why it does not run or why it ended. `left_out`: it takes no
     part until a person releases it. `starts` is the number of its container's starts. `healthy` is
-    None unless a server was asked.
+    None unless a server was checked.
     """
 
     host: str
@@ -120,7 +120,7 @@ class SessionStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """Whose job it is, and for how long it has waited in the queue; `why` is "" if it has hosts."""
+    """The job's owner, and its waiting time in the queue; `why` is "" if it has hosts."""
 
     owner: str
     priority: int
@@ -129,7 +129,7 @@ class QueueStatus:
 
     @property
     def words(self) -> str:
-        """The same for people."""
+        """The status as text."""
         waited = f"waited {show_age(self.waited_seconds)}"
         return f"owner {self.owner}, priority {self.priority}, {waited}"
 
@@ -196,16 +196,16 @@ def unreached(status: JobStatus) -> list[str]:
 
 
 def status_to_json(status: JobStatus) -> dict[str, Any]:
-    """Return the final status of a workload as a JSON object, which outlasts its containers."""
+    """Return the final status of a workload as a JSON object, to store it after its containers."""
     return asdict(status)
 
 
 class NoLinesError(KitError):
-    """The lines of a workload went with its containers."""
+    """The lines of a workload were deleted with its containers."""
 
 
 def without_lines(status: JobStatus) -> NoLinesError:
-    """Return the error of a workload whose lines went with its containers."""
+    """Return the error for a workload whose lines were deleted with its containers."""
     what = f"{status.job} has no lines any more: it {status.state}, and its containers were removed"
     reason = "\n".join(f"  {each}" for each in (status.failure, status.message) if each)
     return NoLinesError(f"{what}\n{reason}".rstrip(), f"`kit deploy {status.job}` starts it again")
@@ -241,7 +241,7 @@ def status_from_json(stored: dict[str, Any]) -> JobStatus:
 
 
 def in_queue(status: JobStatus, record: Record | None, now: float) -> JobStatus:
-    """Return the status of a job with its place in the queue, which may have given it no host."""
+    """Return the status of a job with its state in the queue, which may have given it no host."""
     if record is None:
         return status
     waits = record.ended is None and not status.hosts

@@ -35,7 +35,7 @@ def size(work: Workload) -> str:
 
 
 def started_message(work: Workload) -> str:
-    """Return the message for a workload that was started, or is there for the queue."""
+    """Return the message for a workload that was started, or is ready for the queue."""
     if work.queue:
         return f"{work.name}: is ready on {count(len(work.placements), 'host')} for the queue"
     return f"{work.name}: started as {size(work)}"

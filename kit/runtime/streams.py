@@ -28,7 +28,7 @@ WINDOW = 0.5
 
 
 class Readable(Protocol):
-    """A response that is read in parts, as http.client's."""
+    """A response that is read in parts, such as http.client's."""
 
     def read(self, amount: int, /) -> bytes:
         """Return `amount` bytes, or fewer at the end."""

@@ -26,7 +26,7 @@ class Known:
 
 
 Agree = Callable[[Sequence[Deployment]], None]
-"""Is given the history, the newest first, and raises what speaks against a deploy."""
+"""Receives the history, the newest first, and raises an error to prevent a deploy."""
 
 
 class Target(Protocol):
@@ -49,7 +49,7 @@ class Target(Protocol):
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say, agree: Agree) -> None:
         """Start the workloads and return when they run. `fresh` deletes the checkpoints of jobs.
 
-        `agree` is called before anything changes; what it raises ends the deploy.
+        `agree` is called before anything changes; its error ends the deploy.
 
         Raises:
             KitError: A workload cannot be started; the message names what remains.
@@ -62,7 +62,7 @@ class Target(Protocol):
         """Return the status of all known workloads, including ended ones."""
 
     def missing(self) -> tuple[str, ...]:
-        """Return what the rendered files have besides workloads and the target lacks, as lines."""
+        """Return a line for each rendered part, other than workloads, that is not deployed."""
 
     def known(self) -> Mapping[str, Known]:
         """Return the workloads with output to read or containers to end, by name."""
@@ -86,14 +86,14 @@ class Target(Protocol):
         """
 
     def release(self, job: str, host: str) -> None:
-        """Let a host that is left out take part in a job again.
+        """Make a host that is left out take part in a job again.
 
         Raises:
             KitError: The host cannot be reached.
         """
 
     def access(self, name: str, host: str) -> Access:
-        """Return the way to run a command beside a workload's processes on a host.
+        """Return the access for commands beside a workload's processes on a host.
 
         Raises:
             KitError: The host cannot be reached, or no container of it runs there.

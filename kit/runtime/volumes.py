@@ -14,9 +14,9 @@ FOLDER = "/content"
 
 
 def read_mount(docker: Docker, kind: str, source: str, below: str = "") -> bytes | None:
-    """Return a folder of a volume or a bind mount as tar; None if it is not there.
+    """Return a folder of a volume or a bind mount as tar; None if it does not exist.
 
-    It creates a container of any image that never runs.
+    It creates a container of any image, which never runs.
 
     Raises:
         KitError: The host cannot be reached, or has no image.
@@ -87,8 +87,8 @@ def _there(docker: Docker, path: str) -> bool:
 def copy_volume(source: Docker, target: Docker, name: str, image: str, folder: str) -> None:
     """Copy the files of a volume to the volume of that name on another host, through this machine.
 
-    Owners and modes stay. Docker gives a new volume the owner and mode of `folder` in the image
-    that mounts it there first, so that this is the job's, which is pulled if it is missing.
+    Owners and modes are kept. Docker gives a new volume the owner and the mode of `folder` in the
+    first image that mounts it. This `image` is therefore the job's; it is pulled if missing.
 
     Raises:
         KitError: A host cannot be reached, or the files cannot be written.

@@ -1,1 +1,1 @@
-"""Sessions, in which people work: their files here, and the ways into their containers."""
+"""Sessions, in which people work: their files here, and the access to their containers."""

@@ -17,7 +17,7 @@ INCLUDE = "Include kit/*.conf"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What ssh must know: the `alias`, the `user`, the `host_key` and the `proxy` command.
+    """The settings for ssh: the `alias`, the `user`, the `host_key` and the `proxy` command.
 
     `identities` are files of private keys that ssh does not try by itself.
     """

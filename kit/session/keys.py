@@ -1,4 +1,4 @@
-"""The SSH keys of a person, as ssh keeps them: the public one in a file beside the private one."""
+"""The SSH keys of a person in ssh's files: the public key is beside the private one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kit.values import WrongValueError, public_key
 
 
 def public_keys(home: Path, say: Callable[[str], None]) -> list[str]:
-    """Return the lines of the public keys that ssh tries by itself; say which file has none."""
+    """Return the lines of the public keys that ssh tries by itself; report files without a key."""
     found = []
     for path in sorted((home / ".ssh").glob("id_*.pub")):
         if path.name.endswith("-cert.pub"):
@@ -26,7 +26,7 @@ def key_of(path: Path) -> str:
     """Return the line of a public key file.
 
     Raises:
-        InputError: It cannot be read, or is none.
+        InputError: It cannot be read, or is not a public key.
     """
     try:
         return public_key(" ".join(path.read_text(encoding="utf-8", errors="replace").split()))

@@ -1,6 +1,6 @@
 """The choice of GPUs for inference when the user gives a number: the weakest that fit.
 
-However a number is reached, the same GPUs serve, unless the jobs need one of them.
+The same number always selects the same GPUs, unless the jobs need one of them.
 """
 
 from __future__ import annotations

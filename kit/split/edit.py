@@ -194,8 +194,9 @@ def _shared_text(section: str, loc: Loc) -> FaultsError:
 def _by_index(uses: Sequence[Use]) -> str:
     """Return the list that replaces a number.
 
-    `use` comes first, where people hardly write it and other edits never do: so the list is known
-    again, and becomes the number when all are for training. A list that a person wrote stays one.
+    `use` comes first, where people hardly write it and other edits never do. A later split thus
+    recognizes the list, and restores the number when all GPUs are for training. A list that a
+    person wrote stays.
     """
     entries = (
         f"{{index: {index}}}" if use is _DEFAULT else f"{{use: {use}, index: {index}}}"

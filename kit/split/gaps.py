@@ -1,4 +1,4 @@
-"""The servers that a split leaves without an answer for a while."""
+"""The servers that answer nowhere for a while during a split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of services and containers: what a rendered file says, and what an engine has. Pure.
+"""Fields of services and containers, in rendered files and in engines. Pure.
 
 Fields have the names of Docker's Compose format.
 """
@@ -13,14 +13,14 @@ Fields = dict[str, object]
 """Values by the names of fields, without those that are empty, zero or Docker's default."""
 
 Shape = type | tuple[type, ...] | list[Any] | dict[str, Any]
-"""What a value must be: of a type, a list of mappings with known keys, or such a mapping."""
+"""The form of a value: of a type, a list of mappings with known keys, or such a mapping."""
 
 LATER = frozenset({"healthcheck.start_interval"})
 """Fields that an engine of the supported versions may lack."""
 HIDDEN = "environment."
-"""Fields whose values are not shown: by hand, people also write secrets there."""
+"""Fields whose values are not shown: people may have written secrets there by hand."""
 SHOWN = 3
-"""So many differences are named."""
+"""The most differences that are listed."""
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 SIZES = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
@@ -39,14 +39,14 @@ def fits(value: Any, shape: Shape) -> bool:
 
 
 def kept(fields: Mapping[str, object]) -> Fields:
-    """Leave out what is empty: the engine does not tell it from what is not set."""
+    """Leave out empty fields: the engine does not distinguish them from unset ones."""
     return {name: value for name, value in fields.items() if value}
 
 
 def compared(wanted: Fields, actual: Fields, *, strict: Collection[str]) -> Iterator[str]:
     """Yield the differences between a file's fields and an engine's, in words, sorted.
 
-    Fields on which the file is silent are compared only if they are among `strict`.
+    Fields that the file lacks are compared only if they are among `strict`.
     """
     for name in sorted(wanted.keys() | (actual.keys() & strict)):
         want, have = wanted.get(name), actual.get(name)
@@ -92,7 +92,7 @@ def interpolated(text: str, variables: Mapping[str, str]) -> str:
 
 
 def understood(text: str) -> bool:
-    """Return whether a file has no variables of its own: who deploys it gives their values."""
+    """Return whether a file has no custom variables, whose values only its deployer knows."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     return not any(re.search(r"\$(?!\{KIT_SECRET_)", line.replace("$$", "")) for line in lines)
 

@@ -30,11 +30,11 @@ from kit.workload.types import Part, Workload
 VERSION = "{hash of this file}"
 """The placeholder in a file's labels for the hash of the file."""
 VERSION_BELOW = "{hash of what follows}"
-"""The placeholder for the hash of a file's text behind it, for a service that other changes of the
-file must not restart."""
+"""The placeholder for the hash of the text that follows it in a file, for a service that other
+changes of the file must not restart."""
 LABEL = re.compile(r'kit\.file: "([0-9a-f]{8})"')
 HOST_FILE = "kit-host.sh"
-"""The program with which owners take hosts of the queue back, on the hosts themselves."""
+"""The program with which owners reclaim hosts from the queue, on the hosts themselves."""
 STEPS_FILE = "prepare-host.sh"
 """The script with the steps that prepare a host, which the script of each host includes."""
 MERGE_FILE = "prepare-daemon.py"
@@ -92,7 +92,7 @@ class Lowered:
     images that hosts run, `optional_images` of those that no host pulls. `notes` come from the
     plan and from the target. `ports` are the ports that containers open on each host. `on_hosts`:
     containers run on the hosts, otherwise processes on this machine. With Swarm, `managers` are its
-    managers, the first of them the one to ask, `labels` are those of each host's node, and
+    managers, of which the first is queried, `labels` are those of each host's node, and
     `overlay` is the name of the network, "" if tasks use that of the hosts.
     """
 

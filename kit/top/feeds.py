@@ -13,7 +13,7 @@ from kit.top.smi import Gpu, parse
 AGAIN = 10.0
 """Seconds until a lost connection is tried again."""
 NOT_FOUND = 127
-"""The shell's exit status for a program that is not there."""
+"""The shell's exit status for a program that does not exist."""
 FIRST = 15.0
 """The most seconds to wait for the first answers."""
 
@@ -79,7 +79,7 @@ class Feeds:
                 return
 
     def _follow(self, name: str, command: list[str], feed: Feed) -> tuple[int, str]:
-        """Read one process to its end; return its exit status and its last words."""
+        """Read one process to its end; return its exit status and its last message."""
         try:
             process = subprocess.Popen(
                 command,
@@ -104,7 +104,7 @@ class Feeds:
                     feed.message = message
                     continue
                 if not round_ or gpu.uuid in round_:
-                    # A new round: a lost GPU has a line of its own in each, or none any more.
+                    # A new round begins. A lost GPU has an error line in each round, or no line.
                     feed.gpus = {uuid: feed.gpus[uuid] for uuid in round_}
                     feed.message, message, round_ = message, "", set()
                 round_.add(gpu.uuid)

@@ -15,7 +15,7 @@ FIELDS = (
     "power.draw",
     "power.limit",
 )
-"""Of `nvidia-smi --help-query-gpu`. A model without a sensor has `[N/A]`."""
+"""Fields of `nvidia-smi --help-query-gpu`. A model without a sensor has `[N/A]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Gpu:
 
 
 def query(seconds: int | None) -> str:
-    """Return the command that prints all GPUs, once or every so many seconds."""
+    """Return the command that prints all GPUs, once or at an interval in seconds."""
     every = f" --loop={seconds}" if seconds else ""
     return f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits{every}"
 
 
 def parse(line: str) -> Gpu | None:
-    """Parse a line of the output; None if it is none, such as an error message."""
+    """Parse a line of the output; None for other lines, such as error messages."""
     words = [word.strip() for word in line.split(",")]
     if len(words) != len(FIELDS) or not words[0].isdigit():
         return None

@@ -1,4 +1,4 @@
-"""How the parts of a plan reach each other: what the maker of parts asks of a target."""
+"""How the parts of a plan reach each other: the addresses that each target provides."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kit.workload.types import Part, Rendezvous, Workload
 
 @dataclass(frozen=True, slots=True)
 class JobAddresses:
-    """Where the hosts of a job meet, and on which network they train.
+    """The rendezvous of a job's hosts, and the network on which they train.
 
     `own_addresses`: each container has an address of its own, so that jobs may use equal ports.
     `defaults` are variables that the target's network and containers need; the inventory and the
     job may override them. `shared_checkpoints`: the target gives all hosts one folder for them.
-    `monitored`: a Prometheus that is not kit's scrapes them. `resizes`: hosts continue when others
-    come to the job or leave it by a deploy.
+    `monitored`: a Prometheus that is not kit's scrapes them. `resizes`: hosts continue when a
+    deploy adds other hosts to the job or removes them.
     """
 
     rendezvous: Rendezvous
@@ -37,9 +37,9 @@ class JobAddresses:
 class ServerAddresses:
     """Where a server finds checkpoints.
 
-    `sources` are the URLs of its endpoints. `listen` are the names at which each endpoint listens,
-    by its part's name; the others listen at all. `names` are those of the server for its clients,
-    besides those of its hosts.
+    `sources` are the URLs of its endpoints. `listen` are the only names at which an endpoint
+    listens, by its part's name; other endpoints listen at all addresses. `names` are those of the
+    server for its clients, besides those of its hosts.
     """
 
     host_network: bool

@@ -27,7 +27,7 @@ SOCKET = "agent.sock"
 ROOT = "0:0"
 """The user of the agents. Volumes belong to root, who needs no capability for own files."""
 LIMITS = Limits(0, 2 * 2**30, None, None, None)
-"""Of each service. The kernel's cache of files counts too, and is freed before the limit."""
+"""The limits of each service. The kernel's file cache counts too, and is freed before the limit."""
 VOLUME = "datasets"
 """The key of the volume in the rendered files."""
 STORING = "The agent of the host that stores the data sets: it offers their pieces to other agents."
@@ -40,7 +40,7 @@ MOST_PEERS = 64
 
 
 def data_sets_json(sets: Sequence[DataSet]) -> str:
-    """Return the value of KIT_DATA_SETS, from which the launcher knows what to ask for."""
+    """Return the value of KIT_DATA_SETS: the data sets that the launcher requests."""
     return json.dumps(
         [{"name": each.name} | ({"version": each.version} if each.version else {}) for each in sets]
     )
@@ -54,7 +54,7 @@ def data_parts(cluster: str, data: DataPlan, addresses: DataAddresses) -> tuple[
     if not others:
         return (server, seeder)
     size = ("--size", str(data.cache)) if data.cache is not None else ()
-    # Each address is another command.
+    # Each address gives another command.
     groups = [(host,) for host in others] if addresses.own else [others]
     agents = (_agent(cluster, data, addresses, Role.DATA_AGENT, hosts, size) for hosts in groups)
     return (server, seeder, *agents)

@@ -30,8 +30,8 @@ def generated(file: str, *sources: str) -> str:
 def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | None = None) -> str:
     """Return the job file for the launcher and the trainer. It is the same on every host.
 
-    `port` is that of the metrics, `url` the address of a data set that is streamed. The image is
-    not in it: every container mounts it as a config, which a new image must not change.
+    `port` is that of the metrics, `url` the address of a data set that is streamed. It does not
+    contain the image: every container mounts it as a config, which a new image must not change.
     """
     document: dict[str, Any] = {"generated": generated, "name": job.name}
     document |= _code(job.job) | _end(job.job)
@@ -66,7 +66,7 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
 
 
 def _code(job: Job) -> dict[str, Any]:
-    """Return what the launcher must know of the job's code."""
+    """Return the description of the job's code for the launcher."""
     if job.package is None:
         return {}
     folder = {"working_dir": job.working_dir} if job.working_dir else {}
@@ -74,7 +74,7 @@ def _code(job: Job) -> dict[str, Any]:
 
 
 def _end(job: Job) -> dict[str, int]:
-    """Return after how many seconds the launcher ends the job by itself, and its time for that."""
+    """Return the limits after which the launcher ends the job, and the grace period, in seconds."""
     ends = {"max_duration": job.max_duration, "idle": job.idle}
     given = {key: seconds for key, seconds in ends.items() if seconds is not None}
     return {**given, "stop_grace_period": job.stop_grace} if given else {}

@@ -90,7 +90,7 @@ def _server(plan: Plan, server: ServerPlan, addressing: Addressing) -> Workload:
 
 
 def _listening(part: Part, names: Sequence[str]) -> Part:
-    """Let an endpoint of checkpoints listen only at the names that servers use."""
+    """Make an endpoint of checkpoints listen only at the names that servers use."""
     if not names:
         return part
     variable = Variable("KIT_ADDRESS", ",".join(names))
@@ -114,7 +114,7 @@ def _proxied(
     jobs: Sequence[Workload],
     servers: Sequence[Workload],
 ) -> Sequence[Workload]:
-    """Add the proxies of servers. None asks a host at whose port another service answers."""
+    """Add the proxies of servers. They skip hosts where another service has the server's port."""
     proxies = [each.server.proxy for each in plan.serving if each.server.proxy]
     if not (proxies and addressing.proxies):
         return servers

@@ -55,8 +55,8 @@ class Scrape:
 class Monitoring:
     """The monitoring of a plan; Prometheus and Grafana run on `host`.
 
-    `dcgm_exporter` is None if no host has a GPU, `log_collector` if the inventory has no `logs`,
-    which say what it keeps.
+    `dcgm_exporter` is None if no host has a GPU. `log_collector` is None if the inventory has no
+    `logs`, which are its limits.
     """
 
     host: Host

@@ -1,4 +1,4 @@
-"""Whom the coordinator of a job notifies: its variable, and the secrets that it reads."""
+"""The receivers that the coordinator of a job notifies: their variable and their secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One address for the hosts of a server: HAProxy before them, as a part of the server. Pure."""
+"""One address for the hosts of a server: HAProxy in front of them, as a part of it. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"[\w/.~%?&=+:@,;!*()\[\]-]+")
 LONGEST_PAUSE = 600
 """Seconds that an answer may take behind the proxy: a long text, say."""
 MOST_IDLE = 64
-"""With more hosts, those that do not serve are not asked all the time."""
+"""With more hosts, the proxy does not check those that do not serve now."""
 LIMITS = Limits(0, 512 * 2**20, None, None, None)
 CONFIGURATION = """\
 # {generated}
@@ -91,10 +91,10 @@ def proxy_url(plan: Plan, proxy: Proxy) -> str:
 
 
 def backends(plan: Plan, server: ServerPlan, taken: Collection[str]) -> Sequence[Host]:
-    """Return the hosts that the proxy asks: all that may serve, so that a split does not change it.
+    """Return the hosts that the proxy checks: all that may serve, so that a split keeps its file.
 
-    Another service answers at this port of the hosts `taken`. Where another server has the same
-    port, or there are many hosts, only those that serve now are asked.
+    Another service answers at this port of the hosts `taken`. If another server has the same port,
+    or with many hosts, the proxy checks only those that serve now.
     """
     serving = [each.host for each in server.placements]
     shared = sum(each.server.port == server.server.port for each in plan.servers) > 1

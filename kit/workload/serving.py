@@ -1,7 +1,7 @@
 """A server as parts: the inference containers, and the endpoints that offer checkpoints.
 
-A host has one container, with a replica of the model on each GPU: two would want the same port, and
-one queue before all replicas makes fuller batches. The host publishes the port: the routing mesh of
+A host has one container, with a replica of the model on each GPU: two would need the same port, and
+one queue for all replicas makes fuller batches. The host publishes the port: the routing mesh of
 Swarm would send each request over the network once more.
 """
 
@@ -100,7 +100,7 @@ def _built_in(
 
 
 def _asked(plan: Plan, server: ServerPlan) -> tuple[Host, ...]:
-    """Return the hosts at whose addresses clients ask a server.
+    """Return the hosts whose addresses clients use for a server.
 
     All that may serve are among them: a split changes neither the server's file nor the server.
     """

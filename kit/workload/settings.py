@@ -45,8 +45,8 @@ Environment = tuple[Variable, ...]
 class HealthCheck:
     """A command that fails when the container cannot work. Times are in seconds.
 
-    `start_interval`: Docker calls a task running after its first probe. At the usual interval that
-    came 30 s late, and every deploy waited for it.
+    `start_interval`: Docker reports a task as running after its first probe. With the usual
+    interval this takes 30 s, and every deploy waits for it.
     """
 
     command: tuple[str, ...]

@@ -57,9 +57,9 @@ MOUNTED_KEEPER = "/kit/keeper.py"
 """The keeper of a script's files, beside the launcher."""
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
 LAST_WORDS = 10
-"""Seconds in which a coordinator sends what notices are left, when its hosts have ended."""
+"""Seconds for a coordinator to send the remaining notices after its hosts have ended."""
 UPDATE = Update(at_once=True, pause=True)
-"""A change of one host of a job changes all."""
+"""A change of one host of a job changes all hosts."""
 
 
 def own_port(plan: JobPlan) -> int:
@@ -153,7 +153,7 @@ def _keeper(job: JobPlan) -> tuple[Config, ...]:
 
 
 def _rendezvous(job: JobPlan, addresses: JobAddresses, notified: Environment) -> Part:
-    """It reads the launcher and no job file, so that a changed job does not restart it.
+    """Make the rendezvous. It does not read the job file: a changed job does not restart it.
 
     It has no health check: Swarm resolves a service's name only when its task is healthy, and in a
     test no host found it for 30 s. It ends if it cannot serve, so that a check would add nothing.
@@ -195,7 +195,7 @@ def _rendezvous(job: JobPlan, addresses: JobAddresses, notified: Environment) ->
 
 
 def _about(job: JobPlan, addresses: JobAddresses) -> Iterator[str]:
-    """Describe the rendezvous, and what its loss means."""
+    """Describe the rendezvous, and the effect of its loss."""
     tied = addresses.host_network
     where = f", at an address of {addresses.rendezvous.host.name}," if tied else ""
     if job.job.session:

@@ -61,7 +61,7 @@ class Part:
     `grace` is the time in seconds between SIGTERM and SIGKILL; None is Docker's default. `user` ""
     is the image's user. `unprivileged`: no capabilities except `capabilities`, and no way to gain
     more. `read_only`: only mounts and /tmp are writable. `keyed`: it has the cluster's key.
-    `everywhere`: one container on each host that has the right label, also on hosts that come.
+    `everywhere`: one container on each host with the right label, also on hosts added later.
     `waits`: the queue decides when they run.
     `open_files`: it may have 65,536 open files. `runs_tmp`: it builds programs in /tmp and runs
     them. `own_address`: its ports are open only at its host's address in the inventory, where a
@@ -172,8 +172,8 @@ class Document:
 class Workload:
     """A job or a server as its parts.
 
-    A server without a GPU is idle and has no parts. As an error, that would forbid the first split,
-    and the last one.
+    A server without a GPU is idle and has no parts. If this were an error, the first and the last
+    split would be impossible.
 
     `stack` names its stack and its Compose projects. `file` defines it. `needed` is the smallest
     number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a
@@ -222,7 +222,7 @@ class Workload:
 
     @property
     def queue_labels(self) -> tuple[tuple[str, str], ...]:
-        """The labels by which the queue knows what a job wants; none without a queue."""
+        """The labels with the request of a job to the queue; none without a queue."""
         return labels_of(self.queue, self.each, roams=self.roams) if self.queue else ()
 
     @property
@@ -237,7 +237,7 @@ class Workload:
 
     @property
     def begins(self) -> bool:
-        """Whether a deploy starts it: it is not idle, nor waits in the queue."""
+        """Whether a deploy starts it: it is neither idle nor for the queue."""
         return bool(self.parts) and not self.queue
 
     @property

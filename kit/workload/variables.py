@@ -84,8 +84,8 @@ def environment_of(
         set_by_kit.append(Variable("KIT_SPARE", "1", why, own=True))
     interface = members[0].interface
     if host_network and interface:
-        # NCCL treats a plain name as a prefix, Gloo does not. Of several, Gloo gets the first: it
-        # would share out its connections among them, also those that lead to the other network.
+        # NCCL treats a plain name as a prefix, Gloo does not. Gloo gets only the first of several:
+        # it would spread its connections over all of them, also over those of another network.
         first = interface.partition(",")[0]
         named = {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": first}
         set_by_kit += [

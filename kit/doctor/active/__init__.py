@@ -1,1 +1,1 @@
-"""Containers that try what facts cannot show: traffic between the hosts, limits, GPUs, data."""
+"""Containers that test what facts cannot show: traffic between the hosts, limits, GPUs, data."""

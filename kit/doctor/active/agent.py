@@ -1,7 +1,7 @@
 """Runs in a container of a job's image and does what kit asks: a line of JSON for each request.
 
-It is sent there as text and needs only the standard library of Python 3.10. It ends with its input,
-or after LIFE seconds.
+It is sent there as text and needs only the standard library of Python 3.10. It ends when its input
+ends, or after LIFE seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ listeners: list[socket.socket] = []
 
 
 def hello(_request: Request) -> Request:
-    """Return what this container got."""
+    """Return the limits and the number of GPUs of this container."""
     shm = os.statvfs("/dev/shm")
     return {
         "shm": shm.f_blocks * shm.f_frsize,
@@ -92,10 +92,10 @@ def _echo(client: socket.socket) -> None:
 
 
 def _watch(token: int, ports: list[int]) -> None:
-    """Hear UDP packets to ports that others own: a raw socket gets a copy behind the firewall.
+    """Receive UDP packets to ports of other programs: a raw socket gets copies after the firewall.
 
-    In a Swarm, Docker holds 7946 and the kernel 4789: nobody else can listen there.
-    AF_PACKET would hear what the firewall drops later.
+    In a Swarm, Docker holds 7946 and the kernel 4789: no other program can listen there.
+    AF_PACKET would also receive packets that the firewall drops later.
     """
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
     # Only packets with our token: a running job's overlay must not be copied here. Classic BPF:
@@ -136,7 +136,7 @@ def _try(request: Request, target: Request) -> Request:
 
 
 def _source(address: str) -> str:
-    """Return the own address of packets to a target."""
+    """Return the source address of packets to a target."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.connect((address, 9))
@@ -239,7 +239,7 @@ def _reach(target: Request) -> str:
 
 
 def data(request: Request) -> Request:
-    """Return what is in folders, and in the files of a training's data set."""
+    """Return listings of folders, and of the files of a training's data set."""
     folders = {each: _listing(_walk(each), each) for each in request["folders"]}
     return {"folders": folders, "sets": [_complete(each) for each in request["documents"]]}
 
@@ -262,7 +262,7 @@ def _listing(paths: Iterable[Path], folder: str) -> Request:
 
 
 def _complete(document: str) -> Request:
-    """Let the trainer of the image look for its files, as at the start of a job."""
+    """Look for the files of a data set with the image's trainer, as at the start of a job."""
     job, root = Path("/tmp/job.json"), os.environ.get("KIT_DATA", "/data")
     job.write_text(document)
     sys.path.insert(0, "/opt/kit")
@@ -289,7 +289,7 @@ def torch(_request: Request) -> Request:
     archs: list[str] = []
     if facts.get("cuda"):
         module = importlib.import_module("torch")
-        # Without a GPU get_arch_list() is empty, and this is what it is made of.
+        # Without a GPU get_arch_list() is empty. Its source is this function.
         flags = getattr(module._C, "_cuda_getArchFlags", None)
         archs = (flags() or "").split() if flags else module.cuda.get_arch_list()
     return {"torch": facts.get("__version__", ""), "cuda": facts.get("cuda") or "", "archs": archs}

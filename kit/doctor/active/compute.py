@@ -1,7 +1,7 @@
 """Runs in a container with GPUs: writes and reads memory of each; a line of JSON for each.
 
 It is sent there as text and needs only the standard library of Python 3.10 and CUDA's driver, which
-the NVIDIA runtime mounts. Each GPU has a process of its own: a lost one makes CUDA fail for all.
+the NVIDIA runtime mounts. Each GPU has a separate process: a lost GPU makes CUDA fail for all.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from kit.hosts.gpus import listed_gpus
 
 COMPUTE = Path(__file__).with_name("compute.py")
 MARK = "@doctor "
-"""Before a line of compute.py, as Docker's and torch's lines are among its own."""
+"""The prefix of compute.py's lines: the output also has lines of Docker and torch."""
 
 
 def look(report: Report, wanted: Wanted, token: str) -> list[VisibleGpus]:
-    """Return what a container of each workload on a host sees; it only lists the GPUs."""
+    """Return the GPUs that a container of each workload on a host sees; it only lists them."""
     want = wanted.of(report.host)
     visible_gpus: list[VisibleGpus] = []
     todo: list[tuple[int, Use]] = []

@@ -1,4 +1,4 @@
-"""Start the containers, let them try everything, and remove them."""
+"""Start the containers, run all tests in them, and remove them."""
 
 from __future__ import annotations
 

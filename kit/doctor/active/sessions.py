@@ -17,14 +17,14 @@ from kit.model import Host
 
 AGENT = Path(__file__).with_name("agent.py")
 LOADER = "import sys,base64;exec(base64.b64decode(sys.stdin.readline()))"
-"""The agent comes by standard input: no command line has to hold it."""
+"""The program comes by standard input: it is too long for a command line."""
 PATIENCE = 60.0
 """Seconds for an answer, with the start of the container."""
 LABEL = "kit.doctor"
 
 
 def open_session(host: Host, image: str, name: str, options: Sequence[str]) -> Program:
-    """Start an agent in a container; what prevents it is the reason of the missing answers."""
+    """Start an agent in a container; a failed start is reported instead of the agent's answers."""
     command = docker_run(name, image, options, "python3", ("-u", "-c", LOADER))
     session = Program(name, [*ssh.command(host.ssh), f"exec {command}"])
     session.send(base64.b64encode(AGENT.read_bytes()).decode())
@@ -40,7 +40,7 @@ def docker_run(
     *,
     talks: bool = True,
 ) -> str:
-    """Return the command of a container that leaves nothing behind; `talks`: it reads its input."""
+    """Return the command of a container that removes itself; `talks`: it reads its input."""
     own = (
         *(["-i"] if talks else ()),
         "--rm",
@@ -81,7 +81,7 @@ def ask_each(
 def ask_own(
     requests: Mapping[str, dict[str, Any]], sessions: Mapping[str, Program]
 ) -> dict[str, dict[str, Any] | ProgramError]:
-    """Send a request of its own to each session concurrently."""
+    """Send each session its own request concurrently."""
 
     def one(name: str) -> dict[str, Any] | ProgramError:
         try:

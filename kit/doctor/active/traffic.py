@@ -16,7 +16,7 @@ from kit.workload.types import Kind
 MANAGER, GOSSIP, VXLAN = 2377, 7946, 4789
 """Swarm's ports."""
 HIGH = 45123
-"""A port as NCCL and Gloo choose them, of Linux' usual range."""
+"""A port in Linux' usual range, as NCCL and Gloo choose them."""
 RENDEZVOUS_PORT = 29400
 """The rendezvous' port on the overlay."""
 SIZES = (9000, 8950, 8000, 4000, 2000, 1500, 1492, 1480, 1450, 1420, 1400, 1380, 1300, 1280, 1000)
@@ -34,7 +34,7 @@ def with_fault(container: TrialContainer, answer: Answer | None) -> TrialContain
 def links(
     sessions: Mapping[str, Program], wanted: Wanted, token: int
 ) -> tuple[Mapping[str, Answer], tuple[Link, ...]]:
-    """Return how the agents began to listen, and the ways between all hosts."""
+    """Return the answers of the agents to `listen`, and the links between all hosts."""
     if len(sessions) < 2:
         return {}, ()
     meant = {name: _tcp_ports(name, wanted) for name in sessions}
@@ -134,7 +134,7 @@ def _link(
         end=end,
         tcp={port: sent["tcp"][str(port)] for port in meant},
         udp=frozenset(port for port, _ in own),
-        # The agent watches IPv4 alone.
+        # The agent watches only IPv4.
         tried=frozenset(() if ":" in wanted.of(end).host.address else (GOSSIP, VXLAN)),
         passed=tuple(sorted(size for port, size in own if port == VXLAN)),
         refused=sent["udp"].get(f"{VXLAN}/{wanted.mtu}", ""),
@@ -169,7 +169,7 @@ def overlay_sessions(
 def exchange(sessions: Mapping[str, Program]) -> dict[tuple[str, str], str]:
     """Exchange data between all agents on the overlay; return the errors.
 
-    An agent that did not start has an error for the way to itself.
+    An agent that did not start has an error for the link to itself.
     """
     request = {"tcp": [RENDEZVOUS_PORT], "udp": [], "token": 0}
     started = ask_each(sessions, "listen", **request)

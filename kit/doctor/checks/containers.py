@@ -1,4 +1,4 @@
-"""Checks of what containers got: start, limits, GPUs, PyTorch, data. Pure."""
+"""Checks of containers: their start, limits, GPUs, PyTorch, data. Pure."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _capability(torch: Torch, report: Report) -> Iterator[Finding]:
 
 
 def runs_on(compute: str, archs: Sequence[str]) -> bool:
-    """Return whether code for the architectures runs on a compute capability, as `7.5`.
+    """Return whether code for the architectures runs on a compute capability, such as `7.5`.
 
     Machine code (`sm_70`) runs on the same major version with the same or a later minor one; PTX
     (`compute_70`) on all later ones (CUDA C++ Programming Guide, "Application Compatibility").

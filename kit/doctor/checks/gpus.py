@@ -17,7 +17,7 @@ THROTTLES: Mapping[int, str] = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Reasons in NVML's mask (nvml.h, nvmlClocksEventReason…) that are not a matter of settings."""
+"""Reasons in NVML's mask (nvml.h, nvmlClocksEventReason…) that settings do not cause."""
 MONITORS = ("dcgm-exporter", "nvidia_gpu_exporter")
 """Images whose containers see all GPUs and compute nothing."""
 LITTLE = 1024
@@ -66,7 +66,7 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
 
 
 def _unplanned(report: Report) -> Iterator[Finding]:
-    """Yield what may be the reason why the inventory has no GPU of the host."""
+    """Yield possible reasons why the inventory has no GPU of the host."""
     run = f"kit discover {report.host}, after the driver works"
     if report.facts.gpu_fault:
         yield note(host_codes.SMI, report.host, report.facts.gpu_fault, run)
@@ -126,7 +126,7 @@ def _settings(report: Report) -> Iterator[Finding]:
 
 
 def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[Finding]:
-    # Another kind, as of NVIDIA's playbook, is of no use to kit's services.
+    # Another kind, such as that of NVIDIA's playbook, is useless for kit's services.
     offered = {each.lower() for each in report.facts.docker.generic if each.startswith(KIND)}
     missing = [gpu.resource for gpu in gpus if f"{KIND}{gpu.resource}".lower() not in offered]
     default = report.facts.docker.default_runtime
@@ -145,7 +145,7 @@ def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[
 
 
 def _other_kinds(report: Report, resources: list[str]) -> list[str]:
-    """Return the generic resources of other kinds that are the same GPUs."""
+    """Return the generic resources of other kinds that name the same GPUs."""
     return [
         each
         for each in report.facts.docker.generic
@@ -154,7 +154,7 @@ def _other_kinds(report: Report, resources: list[str]) -> list[str]:
 
 
 def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:
-    """Yield running containers that see GPUs and are no part of the plan."""
+    """Yield running containers that see GPUs and are not part of the plan."""
     default = report.facts.docker.default_runtime
     held = False
     for each in report.vitals.containers:

@@ -13,7 +13,7 @@ MANAGER, GOSSIP, VXLAN, HIGH = 2377, 7946, 4789, 45123
 
 
 def check(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
-    """Yield the findings on the ways between the hosts."""
+    """Yield the findings on the links between the hosts."""
     links = results.links
     blind = {each.host: each.udp_fault for each in results.containers if each.udp_fault}
     if wanted.swarm:
@@ -45,7 +45,7 @@ def _grouped(
 ) -> Iterator[Finding]:
     """Yield one finding for each host that others do not reach, or one for each host that cannot.
 
-    A host that nobody reaches is the fault itself; so is one that reaches nobody.
+    A host that no other host reaches is itself at fault, and so is one that reaches no other.
     """
     failed = {(each.start, each.end): fault for each in links if (fault := bad(each))}
     ends = sorted({end for _, end in failed})
@@ -54,7 +54,7 @@ def _grouped(
     for start, end in failed:
         starts.setdefault(start, []).append(end)
     for start, reached in starts.items():
-        # It reaches nobody, while the others reach each other.
+        # It reaches no other host, while the others reach each other.
         others = [each for each in links if each.start == start]
         rest = [pair for pair in failed if start not in pair]
         if len(reached) == len(others) > 1 and not rest:
@@ -170,7 +170,7 @@ def _overlay(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _rendezvous(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
-    """Yield the ways to the rendezvous: of running jobs, or to the host that would have it."""
+    """Yield findings on links to the rendezvous of running jobs, or to the host of a future one."""
     assert results.overlay is not None
     for (host, job), error in results.reached.items():
         run = f"kit logs {job}; look at the rendezvous' task: docker service ps"

@@ -29,7 +29,7 @@ STALLING_SXIDS = frozenset({11004, 12028, 19084})
 """SXids that are logged as not fatal, and after which GPUs hang (NVIDIA, Fabric Manager User Guide,
 "Non-Fatal NVSwitch SXid Errors")."""
 REGISTERED = frozenset({"Success", "N/A", "[N/A]"})
-"""States of a GPU's registration with the fabric manager that are no error."""
+"""States of a GPU's registration with the fabric manager that are not errors."""
 
 
 def check_bus(report: Report, want: WantedHost) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def titles(devices: Sequence[PciDevice]) -> str:
 
 
 def check_mig(report: Report) -> Iterator[Finding]:
-    """Yield the findings on GPUs that are split by MIG into no parts."""
+    """Yield the findings on GPUs with MIG on and without instances."""
     empty = [gpu.uuid for gpu in report.facts.gpus if gpu.split and not gpu.card]
     for uuid in empty:
         run = f"nvidia-smi -i {uuid} -mig 0 (as root), or make instances; kit discover"
@@ -85,14 +85,14 @@ def check_fabric(report: Report, want: WantedHost) -> Iterator[Finding]:
         )
     elif switches and not vitals.fabric_manager:
         evidence = f"the host has NVSwitches ({switches}), and no fabric manager runs"
-        # A fabric that is ready stays so, but nobody handles its errors.
+        # A fabric that is ready stays ready, but its errors are not handled.
         yield (note if vitals.fabrics else wrong)(host_codes.FABRIC, report.host, evidence, run)
     else:
         yield ok(host_codes.FABRIC, report.host)
 
 
 def check_kernel_log(report: Report) -> Iterator[Finding]:
-    """Yield the findings on what the driver has logged since the start of the host."""
+    """Yield the findings in the driver's messages since the start of the host."""
     xids = report.vitals.xids
     if xids is None:
         evidence = "the kernel's log cannot be read without root: XIDs and lost GPUs are not known"

@@ -46,7 +46,7 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
 
 
 def _other_port(host: str, port: InterfaceFacts, wanted: Wanted) -> Iterator[Finding]:
-    """Yield what prevents NCCL from using one of several planned interfaces."""
+    """Yield faults that prevent NCCL from using one of several planned interfaces."""
     if not port.up:
         evidence, run = f"{port.name} is down", f"ip link set {port.name} up (as root)"
         yield wrong(codes.INTERFACE, host, evidence, f"{run}; look at the cable")
@@ -60,7 +60,7 @@ def _other_port(host: str, port: InterfaceFacts, wanted: Wanted) -> Iterator[Fin
 
 
 def _first(host: str, interface: InterfaceFacts, address: str) -> Iterator[Finding]:
-    """Say that NCCL and gloo, which know interfaces alone, use another address of the interface."""
+    """Yield a note if NCCL and gloo, which know only interfaces, use another of its addresses."""
     own = [each.partition("/")[0] for each in interface.addresses]
     first = "127.0.0.1" if interface.name == "lo" else own[0]
     if first != address:

@@ -1,4 +1,4 @@
-"""Checks of the platform's services: their ports, and the room for data sets. Pure."""
+"""Checks of the platform's services: their ports, and the disk space for data sets. Pure."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def check(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     for report in reports:
         yield from _member(report, wanted, nodes)
         yield from _certificate(report)
-    # Without a manager among the hosts that were asked, nothing is known of the others.
+    # Without a manager among the examined hosts, nothing is known about the others.
     if any(each.vitals.swarm.manager or wanted.of(each.host).manager for each in members):
         yield from _quorum(members, manager, nodes)
     for report in members:

@@ -56,8 +56,8 @@ class ComposeAddressing:
         offering = [host for part in offered for host in part.first_hosts]
         hosts = source_hosts(self.plan, server, offering) if offered else ()
         port = server.server.transfer_port
-        # Custom servers fetch nothing of kit's, and often listen by IPv4 alone, to which
-        # Docker's proxy passes what arrives by IPv6.
+        # Custom servers fetch nothing from kit. They often listen only on IPv4, to which
+        # Docker's proxy passes connections by IPv6.
         host_network = self.plan.ipv6 and server.server.own is None
         return ServerAddresses(
             host_network=host_network,

@@ -35,8 +35,8 @@ class Container:
     `job` is the name of the job or server. `service` is its role, "" for another engine's.
     `version` is the hash of its file. `devices` are its GPUs (`all`: all GPUs). `restarts` is the
     number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
-    `spare`: it trains only while another host is lost. Without `dispensable` hosts its job
-    continues, if that is known: for a built-in training only the coordinator knows.
+    `spare`: it trains only while another host is lost. Its job continues after the loss of
+    `dispensable` hosts; for a built-in training, only the coordinator knows this number.
     `coordinated`: a coordinator decides with whom it trains. `since` is the time at which the
     queue gave its job the host. `spec` is the engine's whole answer.
     """
@@ -81,12 +81,12 @@ class Container:
 
     @property
     def waits(self) -> bool:
-        """Return whether the queue makes others like it when it is its job's turn."""
+        """Return whether it waits, and the queue copies it when its job gets hosts."""
         return OWNER in self.labels and self.since is None
 
     @property
     def idle(self) -> bool:
-        """Return whether it stands for nothing that trains: it waits, or has left its job."""
+        """Return whether it has no part in a training: it waits, or has left its job."""
         return self.waits or (self.name.endswith(LEAVING) and not self.runs)
 
     @property

@@ -61,7 +61,7 @@ def _cause(containers: Sequence[Container], version: str) -> str:
 
 
 def _problems(data: DataPlan, host: str, observed: HostState) -> Iterator[str]:
-    """Yield the ports that another program uses; the services' own are published by themselves."""
+    """Yield the ports that another program uses, not those that the services publish."""
     if any(one.runs for one in observed.data):
         return
     ports = [("peer_port", port) for port in data.peer_ports]

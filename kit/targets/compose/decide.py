@@ -49,14 +49,14 @@ class Remove(HostStep):
 
 @dataclass(frozen=True, slots=True)
 class Claim(HostStep):
-    """Note which GPUs a workload wants, and wait until jobs of the queue have left them."""
+    """Record which GPUs a workload claims, and wait until jobs of the queue have left them."""
 
     gpus: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unclaim(HostStep):
-    """Remove that note: the workload has its GPUs."""
+    """Remove that claim: the workload has its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class _Decision:
             yield Unclaim(host, "remove the claim", "done", self.work.name, host)
 
     def _queued(self) -> dict[str, tuple[Gpu, ...]]:
-        """Return what jobs of the queue have of the GPUs of this workload, by host."""
+        """Return the GPUs of this workload that jobs of the queue hold, by host."""
         begins = () if self.work.queue else self.work.placements
         places = [each for each in begins if each.host.name in self._changed]
         held = {each.host.name: queued(each, self._observed[each.host.name]) for each in places}

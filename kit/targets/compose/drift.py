@@ -1,7 +1,7 @@
 """The actual state of a host's containers, compared with the host's Compose file. Pure.
 
-Where the file is silent, a container has what its image says. So only what the file says is
-compared, and what gives a container more of its host.
+Fields that the file lacks come from the container's image. kit therefore compares only the fields
+of the file, and the fields that give a container more access to its host.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LEFT = frozenset(
 )
 """Keys of a service that are not compared."""
 STRICT = frozenset({"gpus", "cap_add", "deploy.resources.limits.memory", "privileged", "pid"})
-"""Fields that are also compared where the file is silent."""
+"""Fields that are also compared if the file lacks them."""
 
 OF_QUEUE = frozenset(
     {"gpus", "restart", *(f"environment.{name}" for name in (NPROC, GIVEN, WAITED))}
@@ -59,7 +59,7 @@ OF_QUEUE = frozenset(
 
 
 def drift(text: str, containers: Sequence[Container]) -> str:
-    """Return what somebody has changed in the containers of a file, or "" if nothing."""
+    """Return the changes by hand in the containers of a file, or "" if there are none."""
     document = yaml.load(interpolated(text, {}), Loader=yaml.CSafeLoader)
     services, closed = document["services"], understood(text)
     differences = []
@@ -78,7 +78,7 @@ def drift(text: str, containers: Sequence[Container]) -> str:
 
 
 def _without_queue(fields: Fields) -> Fields:
-    """Leave out what the queue changes: the GPUs, and how often Docker starts it again."""
+    """Leave out the fields that the queue changes: the GPUs, and the number of restarts."""
     return {name: value for name, value in fields.items() if name not in OF_QUEUE}
 
 

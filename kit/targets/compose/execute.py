@@ -1,7 +1,7 @@
 """Execution of steps: docker compose runs here and uses each host's engine over SSH.
 
-So the hosts need no Compose plugin. The project and its mounted files are first copied to the host,
-where the project can also be started by hand.
+The hosts therefore need no Compose plugin. The project and its mounted files are first copied to
+the host, where the project can also be started by hand.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Executor:
         """Pass secrets in the environment: arguments would be visible in the process list."""
         work = self._workloads[step.name]
         folder = self._send(work, step.host)
-        # The queue begins others like these containers.
+        # The queue starts copies of these containers.
         how = ("--no-start",) if work.queue else ("--detach",)
         self._up(step, work.stack, folder, self._secrets[step.name], how)
 

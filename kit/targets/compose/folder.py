@@ -5,7 +5,7 @@ key/kit-key                       the cluster's key, in a folder that only the l
 lock/holder                       the current deploy    (this and the rest on one host only)
 history.jsonl                     the deployments
 stopped/<job>.json                the final status of a job without containers
-queue/<note>.json                 the queue: the pool, its jobs, what people have used, hosts
+queue/<note>.json                 the queue: the pool, its jobs, the use of people, hosts
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainer.contract.bearer import KEY
 
 T = TypeVar("T")
 Run = Callable[..., str]
-"""Runs a script on a host with a standard input, as `ssh.run`."""
+"""Runs a script on a host with a standard input, like `ssh.run`."""
 WHOLE = ".whole"
 """The last member of an archive; if it is missing, the connection was lost."""
 
@@ -46,8 +46,8 @@ rm "$new/{WHOLE}"
 done
 pwd -P
 """
-# A file, as `docker inspect` shows variables. Docker mounts the file alone, so any user of a
-# container may read it.
+# The key is a file, because `docker inspect` shows variables. Docker mounts only the file, so any
+# user of a container may read it.
 PUT_KEY = f"""
 umask 077
 mkdir -p key
@@ -173,7 +173,7 @@ class HostFolder:
     def put_note(
         self, name: str, document: Mapping[str, Any], known: Mapping[str, Any] | None = None
     ) -> None:
-        """Write a note of the queue, in place of the `known` one: another one stays."""
+        """Write a note of the queue; with `known`, only if the present note is this one."""
         check = ""
         if known is not None:
             before = shlex.quote(json.dumps(known))

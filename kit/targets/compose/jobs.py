@@ -1,4 +1,4 @@
-"""Containers of the queue's jobs: made like another one with GPUs, renamed, ended and removed.
+"""Containers of the queue's jobs: copied with other GPUs, renamed, ended and removed.
 
 The controller and the commands of people act on them at the same time.
 """
@@ -45,7 +45,7 @@ def rename(docker: Docker, container: str, name: str) -> None:
 
 
 def stop(docker: Docker, container: str) -> None:
-    """Wait until a container has ended, on a connection of its own."""
+    """Stop a container and wait until it has ended, on a separate connection."""
     own = docker.again()
     with suppress(KitError):
         own.request("POST", f"/containers/{container}/stop")
@@ -53,9 +53,9 @@ def stop(docker: Docker, container: str) -> None:
 
 
 def bound(spec: Spec, gpus: tuple[str, ...], now: float, waited: float) -> dict[str, Any]:
-    """Return what creates a container like another one, with these GPUs.
+    """Return the request that creates a copy of a container, with these GPUs.
 
-    Compose leaves it alone, as a container that `docker compose run` has made.
+    Compose does not touch the copy, as it does not touch containers of `docker compose run`.
     """
     config, host = spec["Config"], spec["HostConfig"]
     variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())

@@ -180,7 +180,7 @@ def _outputs(
 
 
 def _output(project: Project) -> Output:
-    """Return a project's file, which says nothing of the GPUs of other hosts.
+    """Return a project's file, which does not contain the GPUs of other hosts.
 
     A project that runs from the same file is left alone, so that a split changes only its hosts.
     """
@@ -199,7 +199,7 @@ def _output(project: Project) -> Output:
 
 
 def _by_host(parts: Iterable[Part]) -> dict[str, list[Placed]]:
-    """Return what runs on each host that has a part, in the order of the parts."""
+    """Return the parts of each host that has one, in the order of the parts."""
     by_host: dict[str, list[Placed]] = {}
     for part in parts:
         placements = {placement.host.name: placement for placement in part.placements}
@@ -248,7 +248,7 @@ def _container(
         environment=environment,
         host_network=shares or part.network is Net.HOST,
         why_host_network=_why_host_network(plan, part),
-        # The coordinator has no GPU, and stays where an owner wants the host.
+        # The coordinator has no GPU, and stays on a host that its owner reclaims.
         labels=workload.queue_labels if workload and part.role.works else part.labels,
         # On a network of its own, only the rendezvous' service name is used.
         published=() if part.role is Role.RENDEZVOUS else part.ports,

@@ -1,4 +1,4 @@
-"""The pool of the queue as the containers of all hosts show it. Pure."""
+"""The pool of the queue, made from the containers of all hosts. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kit.targets.compose.containers import LEAVING, ON, Container
 from kit.workload.types import Role
 
 RECLAIMED, AVOIDED, SILENT, CLAIMED = "reclaimed", "avoided", "silent", "claimed"
-"""The marks of a host: who wants it, when somebody there has ended a job by hand, why the
-controller cannot reach it, and which of its GPUs a deploy waits for, with its time."""
+"""The marks of a host: the person who reclaimed it, when somebody there has ended a job by hand,
+why the controller cannot reach it, and the GPUs that a deploy waits for, with the deploy's time."""
 
 
 def pool_of(
@@ -85,7 +85,7 @@ def _place(own: Sequence[Container]) -> Place:
 
 
 def _taken(own: Iterable[Container], jobs: Collection[tuple[str, str]]) -> frozenset[str]:
-    """Return the GPUs of a host that others than these jobs of clusters hold."""
+    """Return the GPUs of a host that other jobs or servers hold; `jobs` are (cluster, name)."""
     holders = (one for one in own if one.runs and one.job and (one.cluster, one.job) not in jobs)
     return frozenset(gpu for one in holders for gpu in one.devices)
 

@@ -1,9 +1,9 @@
 """The queue with Compose: containers that wait for their turn, and notes on one host.
 
-On each host that a job may use, `kit submit` creates the job's containers, and none runs. The queue
-begins a job by a second container, made of the first one with the GPUs of its turn: the first one
-stays, so that a controller may be killed at any point. What it asked to leave is renamed before it
-is asked, so that its end is not taken for the job's.
+On each host that a job may use, `kit submit` creates the job's containers, without starting them.
+The queue starts a job by a second container: a copy of the first one with the GPUs of this turn.
+The first one stays, so that a controller may be killed at any point. A container is renamed before
+it is asked to leave: its end then does not count as the end of the job.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from kit.targets.compose.pool import AVOIDED, CLAIMED, RECLAIMED, SILENT, pool_o
 from kit.workload.types import Role
 
 POOL, SPENT, JOB, HOST, CLAIM = "pool", "spent", "job-", "host-", "claim-"
-"""The names of the notes: of the pool, of what people have used, of a job, of a host, and of what
-a deploy wants there."""
+"""The names of the notes: of the pool, of the GPU-hours of people, of a job, of a host, and of the
+claim of a deploy on a host."""
 ASLEEP = 20.0
 """Seconds until a host that did not answer is asked again."""
 NOTICED = 30.0
-"""Seconds in which the controller has to ask jobs to leave GPUs that a deploy has claimed."""
+"""Seconds for the controller to ask jobs to leave GPUs that a deploy has claimed."""
 POLL = 0.2
-"""Seconds between two looks at containers that end."""
+"""Seconds between two checks of containers that end."""
 NO_RESTART = {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}}
 
 
 class ComposeQueue:
     """The queue of a cluster; `folder` is that of the named host, `dockers` are all engines.
 
-    `controls`: it is the controller's, which notes the hosts that it cannot reach. `alone` returns
+    `controls`: the controller uses it, and records the hosts that it cannot reach. `alone` returns
     whether no other controller decides.
     """
 
@@ -70,7 +70,7 @@ class ComposeQueue:
         self._known: Mapping[str, dict[str, Any]] = {}
 
     def service(self) -> Service:
-        """Return the named host, and how the controller is called there.
+        """Return the named host, and the call of the controller there.
 
         It reaches the others at their addresses, with the users of their logins.
         """
@@ -93,7 +93,7 @@ class ComposeQueue:
     def look(
         self, rules: Rules, records: Sequence[Record], used: Mapping[str, float], now: float
     ) -> Seen:
-        """Return the pool at a time, and what has become of its jobs."""
+        """Return the pool at the time `now`, and the changes of its jobs."""
         notes = self._folder.notes()
         self._seen = self._observed()
         silent = self._silent(notes.get(SILENT, {}))
@@ -108,7 +108,7 @@ class ComposeQueue:
         return pool_of(self._folder.cluster, self._seen, rules, records, marks, used, now)
 
     def _silent(self, noted: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the hosts that the controller cannot reach, and why."""
+        """Return the hosts that the controller cannot reach, with the reasons."""
         own = {name: why for name, (_, why) in self._asleep.items()}
         if not self._controls:
             return noted
@@ -141,24 +141,24 @@ class ComposeQueue:
     # ---- Notes
 
     def rules(self) -> Rules | None:
-        """Return the pool that was handed over last; None if there is none."""
+        """Return the stored rules of the pool; None if there are none."""
         document = self._folder.notes().get(POOL)
         return rules_of(document) if document else None
 
     def set_rules(self, document: Mapping[str, Any]) -> bool:
-        """Hand over the pool; return whether that changed anything."""
+        """Store the rules of the pool; return whether they changed."""
         if self._folder.notes().get(POOL) == document:
             return False
         self._folder.put_note(POOL, document)
         return True
 
     def spent(self) -> Spent:
-        """Return what people have used."""
+        """Return the GPU-hours that people have used."""
         state = self._folder.notes().get(SPENT)
         return Spent(**state) if state else Spent(0.0)
 
     def set_spent(self, spent: Spent) -> None:
-        """Note what people have used."""
+        """Store the GPU-hours that people have used."""
         self._folder.put_note(SPENT, asdict(spent))
 
     def records(self) -> dict[str, Record]:
@@ -169,28 +169,28 @@ class ComposeQueue:
         return {record.job: record for record in records}
 
     def add(self, record: Record) -> None:
-        """Add a job, in place of an earlier one with its name."""
+        """Add a job; it replaces an earlier one with its name."""
         self._folder.put_note(f"{JOB}{record.job}", record.document())
 
     def update(self, record: Record) -> None:
-        """Note what has become of a job. Changes of a person meanwhile stay."""
+        """Store the new record of a job, unless a person has changed it since it was read."""
         name = f"{JOB}{record.job}"
         self._folder.put_note(name, record.document(), self._known.get(name))
 
     # ---- Hosts
 
     def reclaim(self, host: str, who: str) -> None:
-        """Note that its owner wants a host, or that it is the pool's again; see `Queue.reclaim`."""
+        """Record that `who` reclaims a host, or gives it back to the pool; see `Queue.reclaim`."""
         if host not in self._dockers:
             raise InputError(f"{host} is not a host of the cluster", "see `kit queue`")
         self._folder.put_note(f"{HOST}{host}", {RECLAIMED: who} if who else {})
 
     def avoid(self, host: str, now: float) -> None:
-        """Note that somebody on a host has ended a job there; see `Queue.avoid`."""
+        """Record that somebody on a host has ended a job there; see `Queue.avoid`."""
         self._folder.put_note(f"{HOST}{host}", {AVOIDED: now})
 
     def claim(self, host: str, gpus: Sequence[str], now: float) -> None:
-        """Note that a deploy wants GPUs of a host, and wait until jobs have left them.
+        """Record that a deploy claims GPUs of a host, and wait until jobs have left them.
 
         Raises:
             KitError: The controller does not ask them to leave.
@@ -209,7 +209,7 @@ class ComposeQueue:
             time.sleep(POLL)
 
     def unclaim(self, host: str) -> None:
-        """Note that no deploy waits for GPUs of a host."""
+        """Record that no deploy waits for GPUs of a host."""
         self._folder.put_note(f"{CLAIM}{host}", {"since": 0.0, "gpus": []})
 
     def _holders(self, host: str, gpus: Collection[str]) -> list[Container]:
@@ -221,9 +221,9 @@ class ComposeQueue:
     # ---- Containers
 
     def release(self, move: Release) -> None:
-        """Let a job leave a host, at the end of its step. Docker kills it after its grace.
+        """Make a job leave a host, at the end of its step. Docker kills it after its grace period.
 
-        A controller that was killed may have renamed a container, and not yet asked it to end.
+        A killed controller may have renamed a container before it asked the container to end.
         """
         docker = self._dockers[move.host]
         for one in self._leaving(docker, move):
@@ -232,7 +232,7 @@ class ComposeQueue:
                 threading.Thread(target=stop, args=(docker, one.id), daemon=True).start()
 
     def leave(self, move: Release, seconds: float) -> bool:
-        """Let a job leave a host now; see `Queue.leave`."""
+        """Make a job leave a host now; see `Queue.leave`."""
         docker, deadline = self._dockers[move.host], time.monotonic() + seconds
         for one in self._leaving(docker, move):
             docker.request("POST", f"/containers/{one.id}/kill", signal="SIGTERM")
@@ -243,7 +243,7 @@ class ComposeQueue:
         return not left
 
     def begin(self, move: Begin, now: float, waited: float) -> None:
-        """Let a job have GPUs of a host; see `Queue.begin`."""
+        """Start a job on GPUs of a host; see `Queue.begin`."""
         docker = self._dockers[move.host]
         waiting = [one for one in self._of_job(docker, move.job) if one.waits]
         template = next((one for one in waiting if one.service == Role.TRAIN), None)
@@ -261,7 +261,7 @@ class ComposeQueue:
             raise RefusedError(error.message, error.hint) from None
 
     def coordinate(self, job: str, *, on: bool) -> None:
-        """Turn the coordinator of a job on or off, as `look` has seen it."""
+        """Turn the coordinator of a job on or off, by the containers that `look` has found."""
         for host, own in self._seen.items():
             for one in own:
                 ours = one.cluster == self._folder.cluster and one.job == job
@@ -270,14 +270,14 @@ class ComposeQueue:
                     self._dockers[host].request("POST", f"/containers/{one.id}/{verb}")
 
     def _leaving(self, docker: Docker, move: Release) -> list[Container]:
-        """Rename what a job has on a host, so that it has left; return what of it runs."""
+        """Rename a job's containers on a host, to mark them as left; return the running ones."""
         made = [one for one in self._of_job(docker, move.job) if one.since is not None]
         for one in made:
             if one.name.endswith(LEAVING) and not one.runs:
                 remove(docker, one.id)
         for one in made:
             if one.name.endswith(ON):
-                # Nor does Docker start it again when the host has been off.
+                # Docker must not restart it after the host was off.
                 docker.post(f"/containers/{one.id}/update", NO_RESTART)
                 rename(docker, one.id, f"{one.name.removesuffix(ON)}{LEAVING}")
         return [one for one in made if one.runs]

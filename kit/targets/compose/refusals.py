@@ -1,4 +1,4 @@
-"""What keeps a workload from being deployed with Compose: missing GPUs, ports in use. Pure."""
+"""The faults that prevent a deploy with Compose: missing GPUs, ports in use. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refuse(
     rendered: Collection[str],
     fresh_jobs: set[str],
 ) -> None:
-    """Raise KitError with everything that keeps workloads from being deployed.
+    """Raise KitError with all faults that prevent the deploy of workloads.
 
     `foreign` are the containers of other engines and clusters; the other arguments are those of
     `decide`.

@@ -113,7 +113,7 @@ def _message(
 def _coordinator(containers: Sequence[Container], *, lost: bool) -> str:
     """Return the fault of a job's coordinator; without it no host is replaced or comes back.
 
-    If hosts are `lost`, theirs may be among them.
+    If hosts are `lost`, the coordinator's host may be one of them.
     """
     own = [one for one in containers if one.service == Role.RENDEZVOUS]
     works = any(one.runs and (one.status == "running" or not one.exit_status) for one in own)

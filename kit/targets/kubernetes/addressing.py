@@ -25,9 +25,9 @@ class KubernetesAddressing:
     proxies: ClassVar[bool] = False
 
     def job(self, job: JobPlan) -> JobAddresses:
-        """Return where the hosts of a job meet; their volume of checkpoints is one for all."""
+        """Return where the hosts of a job meet; one volume has the checkpoints of all hosts."""
         port, settings = job.job.port or RENDEZVOUS_PORT, self.plan.kubernetes
-        # The scheduler places the coordinator: the host here is without meaning.
+        # The scheduler places the coordinator: the host here has no meaning.
         meeting = Rendezvous(job.hosts[0], rendezvous_name(job.name), port)
         return JobAddresses(
             meeting,
@@ -53,7 +53,7 @@ class KubernetesAddressing:
         """Return None: the target refuses kit's monitoring; see `refusals`."""
 
     def listeners(self, workload: Workload) -> Iterable[Listener]:  # noqa: ARG002
-        """Return nothing: a pod has an address of its own, and opens no port of its host."""
+        """Return nothing: a pod has its own address, and opens no port of its host."""
         return ()
 
     def services(self, parts: Iterable[Part]) -> Iterable[Service]:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""An inventory of another engine for Kubernetes: what comes along, and what changes. Pure."""
+"""The conversion of an inventory for Kubernetes: which values are kept, and which change. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.values import count, show_size
 
 
 class Verdict(StrEnum):
-    """What becomes of a line."""
+    """The effect of the conversion on a line."""
 
     SAME = "comes along"
     CHANGES = "changes"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What becomes of a value at `loc` of the document `source`."""
+    """The effect of the conversion on the value at `loc` of the document `source`."""
 
     source: str
     loc: Loc
@@ -61,7 +61,7 @@ def _by_index(host: Host) -> Iterator[Gpu]:
 
 
 def notes(plan: Plan, settings: Kubernetes) -> Iterator[Note]:
-    """Yield what becomes of hosts, jobs and servers, without what cannot come along."""
+    """Yield the effects on hosts, jobs and servers, without values that Kubernetes lacks."""
     yield Note(INVENTORY, ("engine",), Verdict.CHANGES, "kubernetes, with a section of this name")
     divided, seen = _divided(plan), set[Loc]()
     for host in plan.hosts:

@@ -16,14 +16,14 @@ SEEN = (
     *("job/", "jobset/", "trainjob/", "trainingruntime/"),
     *("deployment/", "configmap/", "resourceclaimtemplate/"),
 )
-"""The kinds of objects that kit misses, by the beginnings of their titles."""
+"""The kinds of objects whose absence kit detects, by the beginnings of their titles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A workload's rendered file: its hash, and its objects as `kind/name` in small letters.
 
-    `by_hand` says what others have changed since, or is "".
+    `by_hand` are the changes that others have made since, or "".
     """
 
     version: str
@@ -33,7 +33,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class EndJobs(Step):
-    """Delete what trains, and wait until the pods have saved and ended."""
+    """Delete the objects that train, and wait until the pods have saved and ended."""
 
     stack: str
     titles: tuple[str, ...]
@@ -172,7 +172,7 @@ def _replaced(work: Workload, found: Namespace, want: Wanted, *, fresh: bool) ->
 
 
 def _repaired(work: Workload, found: Namespace, want: Wanted) -> str:
-    """Return why the objects of a workload that runs are applied again: nothing of it ends."""
+    """Return why the objects of a running workload are applied again, without ending it."""
     there = {each.title for each in found.of(work.stack)}
     missing = sorted(title for title in want.objects - there if title.startswith(SEEN))
     return f"{', '.join(missing)} is missing" if missing else want.by_hand

@@ -1,4 +1,4 @@
-"""Errors of kubectl with what to correct, and where. Pure."""
+"""Errors of kubectl, with corrections. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kit.errors import KitError, one_line
 from kit.model import Kubernetes
 
 _UNKNOWN = "(?i)(doesn't have a resource type|no matches for kind) [\"']?"
-"""The beginning of kubectl's words for a kind that the cluster lacks."""
+"""The beginning of kubectl's message for a kind that the cluster lacks."""
 _FORBIDDEN = re.compile(
     r'User "([^"]+)" cannot (\S+) resource "([^"]+)"(?: in API group "([^"]*)")?'
 )
 
 
 class KubectlError(KitError):
-    """kubectl has failed with an exit `status`; `stderr` is what it has printed."""
+    """kubectl has failed with an exit `status`; `stderr` is its error output."""
 
     def __init__(self, message: str, hint: str, stderr: str, status: int) -> None:
         super().__init__(message, hint)
@@ -24,7 +24,7 @@ class KubectlError(KitError):
 
     @property
     def missing(self) -> bool:
-        """Whether the object is not there."""
+        """Whether the object does not exist."""
         return "(NotFound)" in self.stderr
 
     @property
@@ -34,12 +34,12 @@ class KubectlError(KitError):
 
     @property
     def exists(self) -> bool:
-        """Whether the object that was to be created is there already."""
+        """Whether the object to create exists already."""
         return "(AlreadyExists)" in self.stderr
 
 
 class WrongClusterError(KubectlError):
-    """The inventory names a cluster or a namespace that is not there."""
+    """The inventory names a cluster or a namespace that does not exist."""
 
     exit_status = 2
 

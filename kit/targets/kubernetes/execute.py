@@ -16,14 +16,14 @@ from kit.targets.kubernetes.names import INSTANCE, MANAGED_BY, MANAGER, PART_OF,
 from kit.targets.kubernetes.observe import Objects, listed, observe, selector
 
 POLL = 1.0
-"""Seconds between two looks at pods that end."""
+"""Seconds between two checks of pods that end."""
 PATIENCE = 30.0
 """Seconds beyond the grace period. A pod of a dead node ends when the node is back."""
 DELETED = (
     "jobs.batch,deployments.apps,services,configmaps,networkpolicies.networking.k8s.io,"
     "poddisruptionbudgets.policy"
 )
-"""What a stop removes by label, besides the Secret; the volume claim stays."""
+"""The kinds that a stop removes by label, besides the Secret; the volume claim stays."""
 APPLY = ("apply", "--server-side", f"--field-manager={MANAGER}")
 WEBHOOKS = 30.0
 """Seconds for a controller to see a TrainingRuntime, and for its webhook to serve at all."""
@@ -98,7 +98,7 @@ class Executor:
         self.remove(step.stack, step.grace)
 
     def end_jobs(self, step: EndJobs) -> None:
-        """Delete what trains; its pods begin to end."""
+        """Delete the objects that train; their pods begin to end."""
         # Not in the foreground: the pod of a dead node would keep the Job until the node is back.
         words = ("--cascade=background", "--ignore-not-found", "--wait=false")
         self._kubectl.run("delete", *step.titles, *words)
@@ -113,10 +113,10 @@ class Executor:
         self.await_end(stack, grace)
 
     def await_end(self, stack: str, grace: int) -> None:
-        """Return when no pod of a workload trains or answers any more.
+        """Wait until no pod of a workload trains or answers any more.
 
         Raises:
-            KitError: Pods are there after their grace period and some more.
+            KitError: Pods still exist PATIENCE seconds after their grace period.
         """
         deadline = time.monotonic() + grace + PATIENCE
         while left := observe(self._kubectl, self._cluster).pods_of(stack):

@@ -15,7 +15,7 @@ from kit.targets.kubernetes.errors import error_of
 from kit.targets.kubernetes.names import extras
 
 ANSWER = 15
-"""Seconds for an answer of the API server. A node that is dead answers a request for logs never."""
+"""Seconds for an answer of the API server. A dead node never answers a request for logs."""
 MARGIN = 10
 """Seconds beyond that for kubectl itself, which may have to log in first."""
 
@@ -46,7 +46,7 @@ class Kubectl:
         return extras(self.settings)
 
     def run(self, *words: str, stdin: str | None = None, seconds: float = ANSWER) -> str:
-        """Return what a command prints.
+        """Return the output of a command.
 
         Raises:
             KubectlError: It has failed.

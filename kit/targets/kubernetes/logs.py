@@ -1,4 +1,4 @@
-"""The logs of pods. A dead node answers never, so that every read has a time limit."""
+"""The logs of pods. A dead node never answers, so every read has a time limit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from kit.targets.kubernetes.state import Namespace, Pod
 ANSWER = 5.0
 """Seconds that a node may take for the lines of a pod."""
 STEP = 0.2
-"""Seconds between two looks whether the lines of all pods have ended."""
+"""Seconds between two checks whether the lines of all pods have ended."""
 POLL = 1.0
-"""Seconds between two looks for new pods, and whether the workloads have ended."""
+"""Seconds between two checks for new pods, and whether the workloads have ended."""
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
@@ -58,7 +58,7 @@ def read_pod_log(kubectl: Kubectl, name: str, pod: Pod, *words: str) -> list[Log
 
 
 def parse(name: str, pod: Pod, text: str) -> LogLine | None:
-    """Return a line with its time; None for one of the node itself, about lines that are gone."""
+    """Return a line with its time; None for a line of the node itself about missing lines."""
     if not _STAMP.match(text):
         return None
     moment, line = stamped(text.encode())
@@ -105,7 +105,7 @@ class _Follower:
 def _come(
     arrived: Arrivals, followers: Mapping[str, _Follower], seconds: float, *, over: bool
 ) -> Iterator[LogLine]:
-    """Yield what comes within some seconds; if all is `over`, until no more can come."""
+    """Yield lines that arrive within some seconds; if all is `over`, end with the last line."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         done = over and not any(each.lives for each in followers.values())
@@ -145,7 +145,7 @@ class Logs:
         arrived: Arrivals = queue.SimpleQueue()
         try:
             while True:
-                over = ended()  # Before the pods: then the lines of the last ones are read.
+                over = ended()  # First: so the lines of the last pods are still read.
                 for name, pod in self._pods(self._look()):
                     if pod.name not in followers:
                         words = ("logs", pod.name, "--timestamps", "--follow", *_from(since))

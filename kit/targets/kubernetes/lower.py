@@ -60,7 +60,7 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
     return Lowered(
         engine=EngineName.KUBERNETES,
         plan=plan,
-        # kit reaches no pod: Kubernetes alone asks servers for their health.
+        # kit reaches no pod: only Kubernetes checks the health of servers.
         workloads=tuple(replace(each, health="") for each in workloads),
         outputs=(
             *_outputs(plan.cluster, settings, workloads, manifests),

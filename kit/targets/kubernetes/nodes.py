@@ -13,12 +13,12 @@ HOSTNAME = "kubernetes.io/hostname"
 GPUS = "nvidia.com/gpu"
 PRODUCT = f"{GPUS}.product"
 MEMORY = f"{GPUS}.memory"
-"""In MiB."""
+"""The label with the memory of each GPU, in MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. `name` is its label, `memory` that of each GPU in bytes; `why` it takes no pods."""
+    """A node. `name` is its label, `memory` each GPU's in bytes, `why` why it takes no pods."""
 
     name: str
     address: str

@@ -155,7 +155,7 @@ class Manifest:
 
     `kind` is that of the object that trains or answers, `owner` its name for kubectl if it makes
     Jobs: the names of its groups are then those of the Jobs in it.
-    `coordinator` is that of a job with its Service's name, None if its hosts do not meet. `queued`
+    `coordinator` is that of a job with its Service's name, None without a rendezvous. `queued`
     are the labels by which Kueue knows the Jobs. A drain leaves the `least` pods of a job, 0 for a
     job that needs all.
     """

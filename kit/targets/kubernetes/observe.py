@@ -22,7 +22,7 @@ from kit.targets.kubernetes.reasons import refused
 from kit.targets.kubernetes.state import Namespace, read_object, read_pod
 
 KINDS = "jobs.batch,deployments.apps,configmaps,pods"
-"""What kit must see; the other objects of a workload come and go with these."""
+"""The kinds that kit queries; the other objects of a workload exist together with these."""
 
 COMPARED = 60.0
 """Seconds for the comparison of a workload's objects, one after the other."""
@@ -50,7 +50,7 @@ def selector(cluster: str, stack: str = "") -> str:
 
 
 def observe(kubectl: Kubectl, cluster: str) -> Namespace:
-    """Return what the namespace has of a cluster of kit."""
+    """Return the objects and the pods of a cluster of kit in the namespace."""
     kinds = ",".join((KINDS, *kubectl.extras))
     found = kubectl.read(kinds, selector(cluster))["items"]
     pods = [each for each in found if each["kind"] == "Pod"]
@@ -93,7 +93,7 @@ def wanted_of(objects: Sequence[Mapping[str, Any]]) -> Wanted:
 
 
 def by_hand(kubectl: Kubectl, objects: Sequence[Mapping[str, Any]]) -> str:
-    """Return what others have changed in objects that kit has applied, or "".
+    """Return the changes of others in objects that kit has applied, or "".
 
     Raises:
         KubectlError: Others have taken fields over.

@@ -1,4 +1,4 @@
-"""From parts to pods: one container each, as Pod Security “restricted” wants it. Pure."""
+"""From parts to pods: one container each, as Pod Security “restricted” requires it. Pure."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kit.workload.variables import SECRETS
 GPUS = "nvidia.com/gpu"
 """The resource of NVIDIA's device plugin."""
 SMALL = (("cpu", "50m"), ("memory", "128Mi"))
-"""What a coordinator needs: its limit of memory, as a request, would waste that of a node."""
+"""The requests of a coordinator: a request of its memory limit would waste a node's memory."""
 START = 300
 """Seconds that the built-in server has to answer; it imports PyTorch first."""
 START_PERIOD = 5
-"""Seconds between two questions whether a server has started."""
+"""Seconds between two checks whether a server has started."""
 TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 LINGER = 5
 """Seconds until all nodes know that a pod leaves its Service. Requests reach it meanwhile."""
@@ -94,7 +94,7 @@ def _devices(plan: Plan, workload: Workload, part: Part) -> DeviceClaim | None:
 
 
 def by_uuid(placement: Placement) -> bool:
-    """Return whether a workload gets some GPUs of a host, and not just any."""
+    """Return whether a workload gets only some GPUs of a host, which are named by UUID."""
     return not placement.whole and all(gpu.known for gpu in placement.gpus)
 
 
@@ -230,10 +230,10 @@ def _server_probes(workload: Workload) -> Iterator[Probe]:
 
 
 def alike(parts: Sequence[Part]) -> list[Part]:
-    """Join parts that differ in their hosts, and in the GPUs there, alone.
+    """Join parts that differ only in their hosts and in the GPUs there.
 
-    Their names are then those of the number of GPUs. A claim by UUID names the GPUs of all hosts:
-    on each host, a pod finds only its own among them.
+    Their names then contain the number of GPUs. A claim by UUID names the GPUs of all hosts: on
+    each host, a pod finds only its own among them.
     """
     groups: list[tuple[tuple[Part, bool], list[Part]]] = []
     for part in parts:

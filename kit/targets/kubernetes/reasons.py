@@ -1,4 +1,4 @@
-"""The reasons of Kubernetes in kit's words: no pod is created, or no node takes it. Pure."""
+"""Explanations of Kubernetes' reasons: no pod is created, or no node takes it. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being delete
 _UNBOUND = ("unbound immediate PersistentVolumeClaims", "find available persistent volumes")
 _TAINT = r"node\(s\) had untolerated taint\(?s?\)? ?\{"
 OTHERS = "node affinity/selector"
-"""Nodes that are no hosts of the workload."""
+"""The reason of nodes that are not hosts of the workload."""
 TAKEN = "a pod of it already"
 WORDS = {
     rf"Insufficient {re.escape(GPU)}": f"no free GPU ({GPU})",
@@ -26,7 +26,7 @@ WORDS = {
     rf"{_TAINT}node.kubernetes.io/(\S+)-pressure\b.*": r"too little \1 (kubectl describe node)",
     rf"{_TAINT}(\S+?):? .*": r"the taint \1",
 }
-"""The scheduler's words for some nodes, and kit's after “2 nodes have”."""
+"""The scheduler's messages about some nodes, and kit's after “2 nodes have”."""
 
 
 def refused(text: str) -> str:

@@ -115,7 +115,7 @@ def _with_checkpoints(value: Any) -> Iterator[tuple[Mapping[str, Any], dict[str,
 
 
 def files_of(text: str) -> tuple[RecordFile, ...]:
-    """Return the files in what the program has printed.
+    """Return the files in the output of the program.
 
     Raises:
         KitError: It is not whole: the log of the pod has lost its beginning.

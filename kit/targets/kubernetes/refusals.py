@@ -1,4 +1,4 @@
-"""What this target cannot do: faults with a place in a file and a correction. Pure."""
+"""The limits of this target: faults with a place in a file and a correction. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _of_inventory(plan: Plan) -> Iterator[Fault]:
 
 
 def _of_kind(plan: Plan) -> Iterator[Fault]:
-    """Reject jobs that no TrainJob can be: all of its hosts are alike."""
+    """Reject jobs with unequal hosts, which a TrainJob cannot have."""
     if plan.kubernetes is None or plan.kubernetes.job_kind != "TrainJob":
         return
     for job in plan.jobs:

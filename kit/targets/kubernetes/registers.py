@@ -1,7 +1,7 @@
 """The lock, the history, and the final status of workloads, in ConfigMaps of the namespace.
 
-One ConfigMap is the lock: only one can have a name. Another one has the rest, which outlives the
-workloads: `kit history`, and `kit resume` after `kit stop`.
+One ConfigMap is the lock: its name can exist only once. Another one has the history and the final
+status, which outlive the workloads: for `kit history`, and `kit resume` after `kit stop`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEPT = 50
 
 
 class Registers:
-    """What kit notes of a cluster in its namespace."""
+    """The data that kit stores about a cluster in its namespace."""
 
     def __init__(self, kubectl: Kubectl, cluster: str) -> None:
         self._kubectl = kubectl
@@ -76,7 +76,7 @@ class Registers:
         return found
 
     def record_deployment(self, deployment: Deployment) -> None:
-        """Record a deployment, and forget how the workload ended before."""
+        """Record a deployment, and delete the former final status of the workload."""
         data = self._data(self._name)
         history = [asdict(deployment), *json.loads(data.get("history", "[]"))][:KEPT]
         ended = json.loads(data.get("ended", "{}"))
@@ -84,7 +84,7 @@ class Registers:
         self._write(history, ended)
 
     def record_status(self, status: JobStatus) -> None:
-        """Record the final status of a workload, whose lines go with its pods."""
+        """Record the final status of a workload, whose lines are deleted with its pods."""
         data = self._data(self._name)
         ended = json.loads(data.get("ended", "{}")) | {status.job: status_to_json(status)}
         self._write(json.loads(data.get("history", "[]")), ended)

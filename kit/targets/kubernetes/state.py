@@ -26,7 +26,7 @@ class Object:
     `ended` is `Complete` or `Failed` for a Job that has ended or ends, `reason` says why, or why a
     Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
     a Job that may fail for good. `waits`: the Job is suspended. `rolls`: pods of the Deployment's
-    former template still run, or nobody has seen it yet. `owner` is the object that makes a Job,
+    former template still run, or no controller has seen it. `owner` is the object that makes a Job,
     by its title.
     """
 
@@ -92,7 +92,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What a namespace has of a cluster of kit.
+    """The objects and the pods of a cluster of kit in a namespace.
 
     `refused` are the reasons why controllers could not create pods, by the names of their objects.
     """
@@ -117,12 +117,12 @@ class Namespace:
         )
 
     def coordinators(self, stack: str) -> tuple[Object, ...]:
-        """Return the Job at which the hosts of a workload meet, if it exists."""
+        """Return the coordinator's Job, at which the hosts of a workload meet, if it exists."""
         own = {each.name for each in self.jobs(stack)}
         return tuple(each for each in self.of(stack) if each.kind == "Job" and each.name not in own)
 
     def working(self, stack: str) -> tuple[Object, ...]:
-        """Return what trains or answers: Jobs or what has yet to make them, or Deployments."""
+        """Return the Jobs or Deployments that train or answer, or objects that will make Jobs."""
         roles = {str(Role.TRAIN), str(Role.SERVE)}
         own = [each for each in self.of(stack) if each.component in roles]
         works = tuple(each for each in own if each.kind in {"Job", "Deployment"})
@@ -136,7 +136,7 @@ class Namespace:
 
     @property
     def lacks_pods(self) -> bool:
-        """Whether a Job that continues has fewer pods than it wants."""
+        """Whether a Job that continues has fewer pods than it should."""
         stacks = {each.stack for each in self.objects if each.kind == "Job" and not each.ended}
         return any(
             sum(each.replicas for each in self.jobs(stack)) > len(self.pods_of(stack))
@@ -153,7 +153,7 @@ class Namespace:
 
     @property
     def stacks(self) -> Mapping[str, tuple[Kind, str]]:
-        """The workloads that have something that trains or answers: stacks with kind and name."""
+        """The workloads with objects that train or answer: stacks with kind and name."""
         found = {each.stack for each in self.objects if self.working(each.stack)}
         return {stack: owner for stack in sorted(found) if (owner := owner_of(stack))}
 
@@ -192,7 +192,7 @@ def _replica_failure(status: Mapping[str, Any]) -> str:
 
 
 def _rolls(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Return whether a Deployment has other pods than it wants, as `kubectl rollout status`."""
+    """Return whether a Deployment has not rolled out completely, like `kubectl rollout status`."""
     if (status.get("observedGeneration") or 0) < (meta.get("generation") or 0):
         return True
     updated = status.get("updatedReplicas") or 0

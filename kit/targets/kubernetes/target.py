@@ -79,7 +79,7 @@ class KubernetesTarget:
         return Executor(self._kubectl, self._cluster, objects, secrets or {})
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
-        """Return the steps; the API server has checked what they apply, see `Target.preview`."""
+        """Return the steps; the API server has checked their objects, see `Target.preview`."""
         objects = rendered_objects(self._kubectl, self._tree)
         steps = self._steps(workloads, objects, fresh=fresh)
         replaced = {step.stack for step in steps if isinstance(step, EndJobs)}
@@ -87,7 +87,7 @@ class KubernetesTarget:
             # The API server would refuse another template of an existing Job.
             if isinstance(step, Apply) and step.stack not in replaced:
                 words = (*APPLY, "--dry-run=server", "--filename=-")
-                # The webhook of a TrainJob wants its runtime, which a dry run does not create.
+                # The webhook of a TrainJob needs its runtime, which a dry run does not create.
                 found = [each for each in objects[step.stack] if each["kind"] != "TrainJob"]
                 self._kubectl.run(*words, stdin=listed(found), seconds=APPLIED)
         return steps
@@ -152,7 +152,7 @@ class KubernetesTarget:
         return host_statuses(found, _stack_of(name), planned)
 
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
-        """Remove a workload that no restart can start; return its error."""
+        """Remove a workload for which a restart is useless; return its error."""
         status = as_failed(self._status(self._see(), error.job), error.reason, time.time())
         self._registers.record_status(status)
         executor.remove(_stack_of(error.job), 0)
@@ -197,7 +197,7 @@ class KubernetesTarget:
         return with_reports(status, reader)
 
     def missing(self) -> tuple[str, ...]:
-        """Return nothing: kit has no services of its own there; see `Target.missing`."""
+        """Return nothing: kit has no own services there; see `Target.missing`."""
         return ()
 
     def known(self) -> Mapping[str, Known]:
@@ -234,7 +234,7 @@ class KubernetesTarget:
         raise InputError(what, nearest(name, known) if known else "nothing is: kit deploy")
 
     def stop(self, name: str) -> JobStatus:
-        """Let the training end and save, then remove all but its checkpoints; see `Target.stop`."""
+        """End the training, which saves, and remove all except checkpoints; see `Target.stop`."""
         found = self._see()
         self._require(found, name)
         status = self._status(found, name)
@@ -254,7 +254,7 @@ class KubernetesTarget:
     def _end_training(self, executor: Executor, name: str, step: EndJobs) -> JobStatus:
         """End the pods that train but not the coordinator, which they need for a last checkpoint.
 
-        Read their logs meanwhile: they go with the pods.
+        Read their logs meanwhile: they are deleted with the pods.
         """
         before = self._status(self._see(), name)
         reader = self._event_logs[name].reader

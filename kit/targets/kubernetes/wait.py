@@ -19,7 +19,7 @@ POLL = 1.0
 STUCK = 60.0
 """Seconds until a pod that no node takes, or that cannot get its image, counts as stuck."""
 PATIENT = {PULLING, SUSPENDED}
-"""Reasons to wait that are no fault."""
+"""Reasons to wait that are not faults."""
 STEADY = 5.0
 """Seconds that a container must run: the launcher needs some to find a mistake in the job."""
 LONGEST = 3600.0
@@ -27,7 +27,7 @@ LONGEST = 3600.0
 
 
 class NotUpError(KitError):
-    """A workload does not start on the `stuck` hosts; `mistake`: no restart can help."""
+    """A workload does not start on the `stuck` hosts; `mistake`: a restart is useless."""
 
     def __init__(self, job: str, what: str, stuck: Sequence[HostStatus], hint: str) -> None:
         reasons = [f"{host.host}: {host.message or host.state}" for host in stuck]
@@ -37,7 +37,7 @@ class NotUpError(KitError):
 
 
 class NotReplacedError(NotUpError):
-    """The new pods of a server do not start. Those of before answer: the server stays."""
+    """The new pods of a server do not start. The former pods answer: the server stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Watch:
         return host.state is State.COMPLETED or (host.state is State.RUNNING and lasts >= STEADY)
 
     def look(self, job: str, hosts: Sequence[HostStatus]) -> list[HostStatus]:
-        """Report changes, and return the hosts that do not start by waiting."""
+        """Report changes, and return the hosts for which waiting is useless."""
         return [host for host in hosts if self._stuck(f"{job}/{host.host}", host)]
 
     def _stuck(self, who: str, host: HostStatus) -> bool:
@@ -84,7 +84,7 @@ class Watch:
 
 
 def wait_until_up(work: Sequence[Workload], look: Look, say: Say) -> None:
-    """Return when the required number of hosts of each workload run or have completed.
+    """Wait until the required number of hosts of each workload run or have completed.
 
     Raises:
         NotUpError: Too few hosts can run; the message has the reasons.

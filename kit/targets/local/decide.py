@@ -97,7 +97,7 @@ def decide(
     *,
     fresh: bool,
 ) -> tuple[Step, ...]:
-    """Return the steps to the wanted state; none for what runs from the same file, or is idle.
+    """Return the steps to the wanted state; none for unchanged or idle workloads.
 
     `jobs` are all jobs by name, because a server reads the checkpoints of a job.
 

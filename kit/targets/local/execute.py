@@ -41,7 +41,7 @@ POLL = 0.1
 START = 30.0
 """Seconds for the start of a supervisor, which only starts Python."""
 GRACE = 10
-"""Seconds for the end of the data services, as Docker has it."""
+"""Seconds for the end of the data services, as with Docker."""
 
 
 class Executor:
@@ -135,7 +135,7 @@ class Executor:
 
 
 def _require_free(name: str, port: int) -> None:
-    """Refuse a server's port on which another program listens: its answers would be taken for ours.
+    """Refuse a server's port on which another program listens and would answer in its place.
 
     Raises:
         KitError: The port is in use.
@@ -160,6 +160,6 @@ def end(folder: JobFolder) -> bool:
             time.sleep(POLL)
         return True
     for process in left:
-        with suppress(psutil.NoSuchProcess):  # It may end with the one before.
+        with suppress(psutil.NoSuchProcess):  # It may have ended with another one.
             process.kill()
     return bool(left)

@@ -35,7 +35,7 @@ def state_home() -> Path:
 
 
 SERVICES = f"{DATA_SETS}/services"
-"""The folder of the data services, in the place of a job's."""
+"""The folder of the data services, in place of a job's."""
 
 
 def data_folder(cluster: str) -> Path:

@@ -79,7 +79,7 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
     """
     if faults := [*parts.faults(), *_sessions(plan)]:
         raise FaultsError(faults)
-    # Jobs run on this machine's GPUs or on the CPU, and wait for nobody.
+    # Jobs run on this machine's GPUs or on the CPU, without the queue.
     workloads = tuple(replace(each, precision=None, queue=None) for each in parts.workloads)
     outputs = tuple(monitoring_outputs(tuple(_scrapes(workloads)), "")) if plan.monitoring else ()
     return Lowered(EngineName.LOCAL, plan, workloads, outputs, on_hosts=False)
@@ -94,7 +94,7 @@ def _sessions(plan: Plan) -> Iterator[Fault]:
 
 
 def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:
-    """Yield what a Prometheus on this machine scrapes; kit starts none here."""
+    """Yield the scrape jobs for a Prometheus on this machine; kit starts none here."""
     ports = (each for work in workloads for each in metrics_ports(work).items())
     targets = [Target(f"{HERE}:{port}", (("host", host),)) for host, port in ports]
     if targets:

@@ -15,7 +15,7 @@ from kit.runtime.seen import visible_gpus
 SERVICE_LABEL = "com.docker.swarm.service.name"
 """Docker's label on the containers of a service."""
 POLL = 0.2
-"""Seconds between two looks at containers that end."""
+"""Seconds between two checks of containers that end."""
 
 
 def seen_on(host: Host, services: Iterable[str]) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def release_on(host: Host, services: Iterable[str]) -> None:
 
 
 def end_on(host: Host, services: Iterable[str], seconds: float) -> bool:
-    """Let the containers of these services end now, and return whether they have, within a time.
+    """End the containers of these services now; return whether they ended within `seconds`.
 
     Swarm alone would take 3 s longer: it first waits for its load balancers (moby, daemon/cluster/
     executor/container/controller.go, `defaultGossipConvergeDelay`).

@@ -26,7 +26,7 @@ OF_QUEUE = frozenset(
 def drift(
     stack: str, text: str, variables: Mapping[str, str], version: str, cluster: Cluster
 ) -> str:
-    """Return what somebody has changed in a stack since its deploy, or "" if nothing.
+    """Return the changes by hand in a stack since its deploy, or "" if there are none.
 
     `text` is that of its file and `version` its hash; `variables` are those of the file. A stack of
     another version is deployed anyway.
@@ -60,5 +60,5 @@ def differences(
 
 
 def _without_queue(fields: Fields) -> Fields:
-    """Leave out what the queue changes: the service's replicas, and the GPUs that it has."""
+    """Leave out the fields that the queue changes: the service's replicas and its GPUs."""
     return {name: value for name, value in fields.items() if name not in OF_QUEUE}

@@ -263,7 +263,7 @@ def only_service(file: Path, name: str) -> str:
 
 
 def join(docker: Docker, body: Mapping[str, object]) -> None:
-    """Join; a manager that has just begun, on a busy machine, may refuse connections at first."""
+    """Join the Swarm; a new manager on a busy machine may refuse connections at first."""
     deadline = time.monotonic() + LISTENING
     while True:
         try:

@@ -58,7 +58,7 @@ SERVICE: Shape = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The fields of a service in a file. `whole`: these are all that the file says."""
+    """The fields of a service in a file. `whole`: the file has no other fields."""
 
     fields: Fields
     whole: bool
@@ -81,7 +81,7 @@ def of_file(text: str, variables: Mapping[str, str]) -> dict[str, Wanted]:
 
 
 def _named(service: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
-    """Return whether all that a service uses has a name; Docker would make up another one."""
+    """Return whether all that a service uses has a name; otherwise Docker makes up names."""
     used = [("networks", each) for each in service.get("networks", ())]
     used += [("configs", each["source"]) for each in service.get("configs", ())]
     used += [("secrets", each) for each in service.get("secrets", ())]

@@ -108,9 +108,9 @@ def _refuse(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) 
 
 
 def _overlaps(plan: Plan, cluster: Cluster) -> Iterator[str]:
-    """Yield the networks whose addresses the plan's would have: Swarm starts no task there.
+    """Yield the networks whose addresses overlap the plan's: Swarm would start no task there.
 
-    Its allocator retries for ever, and says so in the log of the manager's engine alone.
+    Its allocator retries for ever, and reports this only in the log of the manager's engine.
     """
     own = ip_network(plan.network.subnet)
     for name, subnet in cluster.subnets if plan.network.driver == "overlay" else ():

@@ -1,4 +1,4 @@
-"""The names in Swarm of what kit makes, and Swarm's limits for them. Pure."""
+"""The names of kit's objects in Swarm, and Swarm's limits for them. Pure."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def monitoring_secret(cluster: str, secret: Secret) -> str:
 def checkpoints_alias(server: str) -> str:
     """Return the name on the overlay of all checkpoint endpoints of a server.
 
-    A name for each group of hosts changed with every split, and restarted the server that should
-    have stayed.
+    A name for each group of hosts would change with every split, and restart an unchanged server.
     """
     return f"{server}-checkpoints"
 

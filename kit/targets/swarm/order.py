@@ -25,7 +25,7 @@ def in_order(work: Sequence[Workload], held: Mapping[Gpu, str]) -> tuple[list[Wo
     """Put workloads that release GPUs before those that get them; `held` is each GPU's owner.
 
     If workloads wait for each other, for example to swap GPUs, also return the names of those that
-    must end before any of them starts: trainings rather than servers, which people ask meanwhile.
+    must end before any of them starts: trainings rather than servers, which have clients.
     """
     names = {each.name for each in work}
     servers = {each.name for each in work if each.kind is Kind.SERVER}
@@ -49,7 +49,7 @@ def in_order(work: Sequence[Workload], held: Mapping[Gpu, str]) -> tuple[list[Wo
 
 
 def _cycle(begin: str, waits: Mapping[str, set[str]], done: set[str]) -> set[str]:
-    """Return those that wait for each other, among those for which `begin` waits."""
+    """Return the workloads that wait for each other, among those for which `begin` waits."""
 
     def awaited(name: str) -> set[str]:
         names: set[str] = set()

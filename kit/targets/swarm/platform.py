@@ -1,4 +1,4 @@
-"""What all stacks of a cluster need: the overlay network, the registry, the data services. Pure."""
+"""The shared parts of a cluster's stacks: overlay network, registry, data services. Pure."""
 
 from __future__ import annotations
 

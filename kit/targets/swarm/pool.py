@@ -1,4 +1,4 @@
-"""The pool of the queue as the Swarm's services, tasks and nodes show it. Pure."""
+"""The pool of the queue, made from the Swarm's services, tasks and nodes. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kit.workload.types import Role
 SINCE = "kit.queue.since"
 """The label with the time at which a service's host was given to its job."""
 RECLAIMED = "kit.reclaimed"
-"""The node label of a host that its owner uses, with who wants it."""
+"""The node label of a reclaimed host, with the person who reclaimed it."""
 AVOIDED = "kit.avoided"
 """The node label of a host on which somebody has ended a job by hand, with the time."""
 ON = f"{Role.TRAIN}-on-"
@@ -34,7 +34,7 @@ def pool_of(
     stacks = {stack_of_job(each.record.job) for each in jobs}
     taken = _taken(cluster, stacks) | _claimed(cluster, now)
     hosts = {name: _host(cluster, name, gpus, taken) for name, gpus, _ in rules.hosts}
-    # A host that belongs to the pool no more may still be marked.
+    # A host that no longer belongs to the pool may still be marked.
     others = (node for node in cluster.nodes if node.name not in hosts)
     hosts |= {node.name: _marked(node) for node in others}
     return see(rules, jobs, hosts, used, now)

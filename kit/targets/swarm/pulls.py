@@ -1,9 +1,9 @@
-"""Hosts that cannot get an image because its registry is away for a moment.
+"""Hosts that cannot get an image because its registry is unavailable for a moment.
 
-A host's engine says only that it has no such image: swarmkit logs the error of the pull, continues
-to create the container (moby, daemon/cluster/executor/container/controller.go, Prepare). Each try
-uses up a restart. So the manager's engine is asked whether the registry answers, and tasks without
-restarts start again when it does.
+A host's engine reports only that it has no such image: swarmkit logs the error of the pull, and
+continues to create the container (moby, daemon/cluster/executor/container/controller.go, Prepare).
+Each try uses up a restart. kit therefore asks the manager's engine whether the registry answers,
+and when it does, starts tasks without restarts again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kit.targets.swarm.state import Cluster
 from kit.targets.swarm.status import PULLING, USED_UP, host_statuses, missing_image
 
 LONGEST = 120.0
-"""Seconds for a registry to come back: the pauses of `kit.runtime.pulling`, and as long again for
+"""Seconds for a registry to come back: the pauses of `kit.runtime.pulling`, and as much again for
 connections that time out."""
 
 
 @dataclass(frozen=True)
 class Outage:
-    """A registry that is away, according to one image; times are those of the clock."""
+    """An unavailable registry, according to one image; times are those of the clock."""
 
     since: float
     reason: str = ""
@@ -37,7 +37,7 @@ class Outage:
 
 
 class Pulls:
-    """Tells outages of registries from images that are missing, while a deploy waits."""
+    """Distinguishes outages of registries from missing images, while a deploy waits."""
 
     def __init__(self, manager: Docker, clock: Callable[[], float] = time.monotonic) -> None:
         self._manager, self._clock = manager, clock
@@ -46,7 +46,7 @@ class Pulls:
         """Jobs and images whose tasks have used up restarts in an outage."""
 
     def explain(self, cluster: Cluster, job: str) -> list[HostStatus]:
-        """Return a job's hosts; those that lack an image wait as long as its registry is away.
+        """Return a job's hosts; those without an image wait while its registry is unavailable.
 
         Raises:
             KitError: Tasks without restarts could not be started again.
@@ -76,7 +76,7 @@ class Pulls:
         return replace(host, state=State.WAITING, message=message)
 
     def _outage(self, image: str) -> Outage | None:
-        """Ask an image's registry, with growing pauses; return its outage if it is away."""
+        """Ask an image's registry, with growing pauses; return its outage, if any."""
         now, known = self._clock(), self._outages.get(image)
         if known and now < known.next:
             return known

@@ -1,7 +1,7 @@
 """The queue on a Swarm: its records, which are configs, and the services that it turns on and off.
 
-A config's content never changes, its labels may: the label `state` of each has what changes. A
-service that is on has the GPUs of its host that the queue has given to its job, and since when.
+The content of a config cannot change, its labels can: the label `state` has the changing data. A
+service that is on has the GPUs of its host that the queue has given to its job, and their time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Spec = dict[str, Any]
 
 
 class SwarmQueue:
-    """The queue of a Swarm, as one of its managers shows it; `hosts` are those of the inventory."""
+    """The queue of a Swarm, through one of its managers; `hosts` are those of the inventory."""
 
     def __init__(self, manager: Docker, hosts: Iterable[Host] = ()) -> None:
         self._manager = manager
@@ -48,7 +48,7 @@ class SwarmQueue:
         self._node = ""
 
     def service(self) -> Service:
-        """Return the managers, and how the controller is called there."""
+        """Return the managers, and the call of the controller there."""
         program = "kit.targets.swarm.queue_program"
         return Service(managers_of(self._hosts.values()), program, "main()")
 
@@ -56,7 +56,7 @@ class SwarmQueue:
         """Return whether the manager leads the others.
 
         Raises:
-            KitError: It does not answer, or is none.
+            KitError: It does not answer, or is not a manager.
         """
         self._node = self._node or str(self._manager.get("/info")["Swarm"]["NodeID"])
         status = self._manager.get(f"/nodes/{self._node}").get("ManagerStatus") or {}
@@ -65,18 +65,18 @@ class SwarmQueue:
     def look(
         self, rules: Rules, records: Sequence[Record], used: Mapping[str, float], now: float
     ) -> Seen:
-        """Return the pool at a time, and what has become of its jobs."""
+        """Return the pool at the time `now`, and the changes of its jobs."""
         return pool_of(observe_cluster(self._manager), rules, records, used, now)
 
     # ---- Records
 
     def rules(self) -> Rules | None:
-        """Return the pool that was handed over last; None if there is none."""
+        """Return the stored rules of the pool; None if there are none."""
         pool = self._pool()
         return rules_of(_content(pool)) if pool else None
 
     def set_rules(self, document: Mapping[str, Any]) -> bool:
-        """Hand over the pool; return whether that changed anything. The use of people stays."""
+        """Store the rules of the pool; return whether they changed. The use of people stays."""
         before = self._pool()
         if before and _content(before) == document:
             return False
@@ -87,13 +87,13 @@ class SwarmQueue:
         return True
 
     def spent(self) -> Spent:
-        """Return what people have used."""
+        """Return the GPU-hours that people have used."""
         pool = self._pool()
         state = json.loads(pool["Spec"]["Labels"].get(STATE, "{}")) if pool else {}
         return Spent(**state) if state else Spent(0.0)
 
     def set_spent(self, spent: Spent) -> None:
-        """Note what people have used."""
+        """Store the GPU-hours that people have used."""
         if pool := self._pool():
             self._label(pool, asdict(spent))
 
@@ -103,13 +103,13 @@ class SwarmQueue:
         return {record.job: record for record in records}
 
     def add(self, record: Record) -> None:
-        """Add a job, in place of an earlier one with its name."""
+        """Add a job; it replaces an earlier one with its name."""
         self._remove(record.job)
         state = json.dumps(record.document())
         self._create(JOB, f"{JOB}-{record.job}"[:64], {"job": record.job}, state)
 
     def update(self, record: Record) -> None:
-        """Note what has become of a job."""
+        """Store the new record of a job."""
         for config in self._configs(JOB):
             if _record(config).job == record.job:
                 self._label(config, record.document())
@@ -140,15 +140,15 @@ class SwarmQueue:
     # ---- Hosts
 
     def reclaim(self, host: str, who: str) -> None:
-        """Note that its owner wants a host, or that it is the pool's again; see `Queue.reclaim`."""
+        """Record that `who` reclaims a host, or gives it back to the pool; see `Queue.reclaim`."""
         self._label_node(host, {RECLAIMED: who} if who else {})
 
     def avoid(self, host: str, now: float) -> None:
-        """Note that somebody on a host has ended a job there; see `Queue.avoid`."""
+        """Record that somebody on a host has ended a job there; see `Queue.avoid`."""
         self._label_node(host, {AVOIDED: f"{now:.0f}"})
 
     def _label_node(self, host: str, own: Mapping[str, str]) -> None:
-        """Replace the labels of who uses a host."""
+        """Replace the labels of reclaimed and avoided hosts on a host's node."""
         node = observe_cluster(self._manager).node_of(host)
         if node is None:
             raise InputError(f"{host} is not a node of the swarm", "see `kit queue`")
@@ -162,17 +162,17 @@ class SwarmQueue:
     # ---- Services
 
     def release(self, move: Release) -> None:
-        """Let a job leave a host, at the end of its step."""
+        """Make a job leave a host, at the end of its step."""
         self._change(f"{stack_of_job(move.job)}_{ON}{move.host}", _off)
 
     def leave(self, move: Release, seconds: float) -> bool:
-        """Let a job leave a host now; see `Queue.leave`."""
+        """Make a job leave a host now; see `Queue.leave`."""
         self.release(move)
         service = f"{stack_of_job(move.job)}_{ON}{move.host}"
         return end_on(self._hosts[move.host], [service], seconds)
 
     def begin(self, move: Begin, now: float, waited: float) -> None:
-        """Let a job have GPUs of a host; see `Queue.begin`."""
+        """Start a job on GPUs of a host; see `Queue.begin`."""
 
         def on(spec: Spec) -> Spec | None:
             return None if _replicas(spec) else _bound(spec, move.gpus, now, waited)
@@ -188,7 +188,7 @@ class SwarmQueue:
         self._change(f"{stack_of_job(job)}_{Role.RENDEZVOUS}", turned)
 
     def _change(self, service: str, change: Callable[[Spec], Spec | None]) -> None:
-        """Change a service, unless it is as it should be; another change in between wins."""
+        """Change a service, unless it has the wanted state; a concurrent change wins."""
         found = self._manager.get(f"/services/{service}")
         spec = change(found["Spec"])
         if spec is None:

@@ -1,4 +1,4 @@
-"""What keeps a workload from being deployed on a Swarm: missing hosts, GPUs in use. Pure."""
+"""The faults that prevent a deploy on a Swarm: missing hosts, GPUs in use. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kit.workload.types import Kind, Workload
 def refuse(
     work: Sequence[Workload], cluster: Cluster, versions: Mapping[str, str], *, fresh: bool
 ) -> None:
-    """Raise KitError with everything that keeps a workload from being deployed."""
+    """Raise KitError with all faults that prevent the deploy of workloads."""
     ours = {each.stack for each in work}
     planned: Counter[str] = Counter()
-    fixed = (each for each in work if not each.queue)  # The queue gives its jobs what is free.
+    fixed = (each for each in work if not each.queue)  # The queue gives its jobs only free GPUs.
     for placement in (place for each in fixed for place in each.placements):
         planned[placement.host.name] += len(placement.gpus)
     problems = [
@@ -41,9 +41,9 @@ def _problems(
     *,
     fresh: bool,
 ) -> Iterator[str]:
-    """Yield what prevents a workload's deploy.
+    """Yield the faults that prevent a workload's deploy.
 
-    `ours` are the stacks of the deploy, which gives each host so many GPUs as are `planned`.
+    `ours` are the stacks of the deploy, `planned` is the number of GPUs that it uses on each host.
     """
     anew = fresh and job.kind is Kind.JOB
     if anew and state_of(cluster, job.name) not in {None, *ENDED}:
@@ -73,7 +73,7 @@ def _held_by_others(
 ) -> Iterator[str]:
     """Yield the GPUs of a workload that are held by a workload outside this deploy.
 
-    One whose file is gone cannot be deployed too. Jobs of the queue leave them by themselves.
+    A workload without a file cannot be deployed too. Jobs of the queue leave GPUs by themselves.
     """
     wanted = gpus_of(job)
     for (host, gpu), stack in sorted(cluster.holders().items()):

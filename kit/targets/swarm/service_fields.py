@@ -1,7 +1,7 @@
 """The fields of a Swarm's service, from its specification in Docker's API. Pure.
 
-They have the names of Docker's Compose format. What a service has beyond those, for example by
-`docker service update --host-add`, has the name of Docker's API.
+They have the names of Docker's Compose format. Other settings of a service, for example by `docker
+service update --host-add`, have the names of Docker's API.
 """
 
 from __future__ import annotations

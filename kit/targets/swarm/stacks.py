@@ -26,7 +26,7 @@ BRIDGE = ("bridge", "bridge")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A Swarm service: a part, and what only Swarm needs to know of it.
+    """A Swarm service: a part, and the values that only Swarm needs.
 
     `environment` is without the variables of the services that share their body. `network` is the
     key of its network, `aliases` are its names there. `published` are the ports that hosts publish.
@@ -63,7 +63,7 @@ class Stack:
 
     @property
     def first(self) -> Part:
-        """The part whose restarts and updates are those of all services that say nothing else."""
+        """The part whose restarts and updates apply to all services without their own."""
         return (self.shared or self.services[0]).part
 
 
@@ -104,7 +104,7 @@ def stack_of(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
     """Return the values of a workload's file; `after_platform`: the platform comes first."""
     first = workload.working[0]
     common = tuple(each for each in first.environment if not each.own)
-    # The rendezvous first, as hosts wait for it; what helps a server after it.
+    # The rendezvous comes first, because hosts wait for it.
     parts = sorted(workload.parts, key=lambda part: part.role is not Role.RENDEZVOUS)
     secrets = [
         (each.name, f"{workload.stack}-{each.name}-${{KIT_SECRET_{each.name}:-by-hand}}")

@@ -244,7 +244,7 @@ class Cluster:
     def holders(self) -> dict[tuple[str, str], str]:
         """Return the stack that holds each GPU, by the names of host and GPU.
 
-        A service without GPUs holds none, nor does the monitoring, which only sees them.
+        A service without GPUs holds none. The monitoring holds none: it only sees them.
         """
         nodes = {node.id: node for node in self.nodes if node.ready}
         shared = {each.id for each in self.services if each.label(FILE_LABEL) and not each.owner}

@@ -197,7 +197,7 @@ def _failed(service: Service, task: Task) -> str:
 
 
 def missing_image(host: HostStatus) -> str:
-    """Return the image that a host cannot get, of its message; empty if it is about another."""
+    """Return the image in the message of a host that cannot get it; "" for other messages."""
     match = re.match(rf"{NO_IMAGE} (\S+): ", host.message)
     return match[1] if match else ""
 
@@ -224,7 +224,7 @@ def _labelling(service: Service) -> str:
 
 
 def ending(cluster: Cluster, stack: str) -> str:
-    """Return how a stack's tasks are ended."""
+    """Return the advice how to end a stack's tasks."""
     services = cluster.stack(stack)
     if not services:
         return "it still ends, try again in a moment"

@@ -70,7 +70,7 @@ class Label(Step):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Step):
-    """Note on a node, by its ID, which GPUs a workload wants: jobs of the queue leave them."""
+    """Record on a node, by its ID, which GPUs a workload claims: jobs of the queue leave them."""
 
     node: str
     gpus: tuple[str, ...]
@@ -98,7 +98,7 @@ class UpdateService(Step):
     """Deploy one service of a stack, and wait until its hosts answer at `urls`, `timeout` seconds.
 
     `part` is its name in the file. `others` are the URLs of the services that are updated next: if
-    none of them answers, the server answers nobody, and there is nothing to wait for.
+    none of them answers, no host of the server answers, and waiting is useless.
     """
 
     stack: str
@@ -220,7 +220,7 @@ def key_step(cluster: str, present: Collection[str]) -> Iterator[MakeSecret]:
 def stack_cause(services: tuple[Service, ...], wanted: str, by_hand: str = "") -> str | None:
     """Return the reason to deploy a stack, or None if it is what its file says.
 
-    `wanted` is the file's hash, `by_hand` what somebody has changed since its deploy.
+    `wanted` is the file's hash, `by_hand` the changes by hand since its deploy.
     """
     if not services:
         return "it is not there"

@@ -129,7 +129,7 @@ class SwarmTarget:
         secrets: Mapping[str, Mapping[str, str]],
         cluster: Cluster,
     ) -> Iterator[tuple[str, str]]:
-        """Yield the stacks with what somebody has changed in them since their deploy."""
+        """Yield the stacks with the changes by hand since their deploy."""
         files = {f"{each.stack}.stack.yaml": each for each in workloads}
         stacks = {
             PLATFORM: f"{self._cluster}-platform",
@@ -183,7 +183,7 @@ class SwarmTarget:
             executor.drop_secrets(each.name)
 
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
-        """Remove a workload that no restart can start; return its error."""
+        """Remove a workload for which a restart is useless; return its error."""
         cluster = observe_cluster(executor.manager)
         status = as_failed(self._status(cluster, error.job), error.reason, time.time())
         registers.record_status(executor.manager, status)
@@ -244,7 +244,7 @@ class SwarmTarget:
         return with_seen(status, {host.name: partial(seen_on, host, names) for host in hosts})
 
     def missing(self) -> tuple[str, ...]:
-        """Return the hosts that are no nodes and kit's own stacks; see `Target.missing`."""
+        """Return hosts that are not nodes, and missing stacks of kit; see `Target.missing`."""
         files = {f"{self._cluster}-platform": PLATFORM, monitoring_stack(self._cluster): MONITORING}
         stacks = [stack for stack, file in files.items() if (self._tree / file).is_file()]
         return lacking(self._see(), [host.name for host in self._rendered.hosts], stacks)
@@ -278,7 +278,7 @@ class SwarmTarget:
         return all(state_of(cluster, name) in {None, *ENDED} for name in names)
 
     def stop(self, name: str) -> JobStatus:
-        """Let the training end and save, then remove the stack; see `Target.stop`."""
+        """End the training, which saves, and remove the stack; see `Target.stop`."""
         executor = self._executor()
         docker = executor.manager
         cluster = observe_cluster(docker)
@@ -319,7 +319,7 @@ class SwarmTarget:
         """Return None: the data sets are in volumes; see `Target.data_folder`."""
 
     def stop_data(self) -> bool:
-        """Leave them: they belong to the platform; see `Target.stop_data`."""
+        """Do nothing: the data services belong to the platform; see `Target.stop_data`."""
         return False
 
     def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002

@@ -11,7 +11,7 @@ from kit.workload.types import Kind, Part, Workload
 
 
 def new_parts(work: Workload, cluster: Cluster) -> list[Part]:
-    """Return the parts of a workload that answer or train and are not there yet."""
+    """Return the parts of a workload that answer or train and are not deployed yet."""
     deployed = {service.part for service in cluster.stack(work.stack)}
     return [part for part in work.working if part.name not in deployed]
 

@@ -30,7 +30,7 @@ SPELLED_OUT = 16
 
 
 class NotUpError(KitError):
-    """A job does not start; `mistake`: no restart can help."""
+    """A job does not start; `mistake`: a restart is useless."""
 
     def __init__(self, job: str, message: str, reason: str, *, mistake: bool) -> None:
         super().__init__(message, f"`kit stop {job}` removes it")
@@ -87,7 +87,7 @@ def _doing(host: HostStatus) -> str:
 
 
 def wait_until_up(manager: Docker, jobs: Sequence[str], say: Say) -> None:
-    """Return when the required number of hosts of each job run or have completed.
+    """Wait until the required number of hosts of each job run or have completed.
 
     Raises:
         NotUpError: Too few hosts can run; the message has the reasons and the other hosts.

@@ -155,12 +155,8 @@ class Kubernetes:
     `pool`: hosts are any nodes, with GPUs of the `product` unless it is None. `queue` and
     `priority_class` are Kueue's, None without it. `job_kind` is the kind of object that trains:
     `Job`, `JobSet` or `TrainJob`. `device_class` is that of NVIDIA's DRA driver, None without it.
-<<<<<<< HEAD
-    `prometheus_operator`: the cluster's scrapes the workloads. `topology` is a label of nodes: its
-    value is the same for nodes that are close to each other.
-=======
-    `prometheus_operator`: the cluster's Prometheus Operator scrapes the workloads.
->>>>>>> words-kit
+    `prometheus_operator`: the cluster's Prometheus Operator scrapes the workloads. `topology` is a
+    label of nodes: its value is the same for nodes that are close to each other.
     """
 
     context: str | None

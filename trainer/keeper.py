@@ -1,4 +1,4 @@
-"""The keeper of a script's files, as a program beside launch.py: runs trainer/launcher/keeper/."""
+"""The program of the keeper, which copies a script's files: runs trainer/launcher/keeper/."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The launcher in the trainer's image, and on a machine with kit: runs the package beside it.
 
-    python3 launch.py [coordinator | rendezvous | health]    as trainer/launcher/__init__.py has it
+    python3 launch.py [coordinator | rendezvous | health]    see trainer/launcher/__init__.py
 
 Into images without the trainer, kit mounts one file of this name with the same modules.
 """

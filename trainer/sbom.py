@@ -1,6 +1,6 @@
-"""Prints the packages of this image as CycloneDX: its bill of materials, which scanners read.
+"""Prints the packages of this image as a CycloneDX bill of materials, for scanners.
 
-Without a time and a serial number: equal packages give equal bytes.
+It has neither time nor serial number: equal packages give equal bytes.
 """
 
 import json
@@ -35,7 +35,7 @@ def python_packages() -> Iterator[dict[str, str]]:
 
 
 def debian_packages(root: Path) -> Iterator[dict[str, str]]:
-    """The installed packages of Debian or Ubuntu, which scanners tell apart; none elsewhere."""
+    """The installed packages of Debian or Ubuntu, which scanners distinguish; none elsewhere."""
     status, release = root / "var/lib/dpkg/status", root / "etc/os-release"
     if not (status.exists() and release.exists()):
         return
@@ -55,7 +55,7 @@ def fields_of(text: str, separator: str) -> dict[str, str]:
 
 
 def component(name: str, version: str, purl: str) -> dict[str, str]:
-    """A package as CycloneDX has it."""
+    """A package in CycloneDX's format."""
     return {"type": "library", "name": name, "version": version, "purl": purl}
 
 

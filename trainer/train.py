@@ -59,7 +59,7 @@ from trainer.parallel.halt import HaltError, request_halt
 from trainer.parallel.world import World, describe, is_lost_peer, join_world, leave_world
 from trainer.record.board import board_fault
 
-MISTAKE = 2  # Exit code for something wrong in the input.
+MISTAKE = 2  # Exit code for a mistake in the input.
 PERMANENT: dict[type[Exception], tuple[FailureClass, int]] = {
     NotSavedError: ("disk", FAILURE),
     DamagedError: ("data", MISTAKE),
@@ -105,7 +105,7 @@ def main() -> int:
 
 
 def require_device(job: TrainJob) -> None:
-    """End this process if PyTorch cannot use the GPU that its container was given for it."""
+    """End this process if PyTorch cannot use the GPU that its container has for it."""
     if job.train.device:
         os.environ["KIT_DEVICE"] = job.train.device
     given = [uuid for uuid in os.environ.get("KIT_GPUS", "").split(",") if uuid]
@@ -117,7 +117,7 @@ def require_device(job: TrainJob) -> None:
 def train_once(
     job: TrainJob, data: DataSet, weights: Weights, started: float, world: World
 ) -> int | None:
-    """Train in the one world of this process."""
+    """Train in the only process group of this process."""
     folder = folder_of(os.environ)
     require_alike(world, alike.describe(job, world.host, data, folder))
     return train(set_up(job, world, data, folder, started, weights), Stop())
@@ -131,7 +131,7 @@ def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
     train, root = place_data(job.train, root, os.environ)
     if train.tensorboard and (fault := board_fault()):
         raise JobError(fault)
-    if to_download(train, root):  # The launcher downloads; torchrun by hand does not.
+    if to_download(train, root):  # The launcher has downloaded them; torchrun alone has not.
         require_working_torchvision("download")
         from trainer.vision.downloads import download
 
@@ -171,7 +171,7 @@ def fail(kind: FailureClass, message: str, code: int) -> int:
 
 
 def lost_peer(world: World | None, error: RuntimeError) -> str:
-    """Describe the ranks that did not take part in an exchange, as far as this one knows."""
+    """Describe the ranks that did not take part in a collective, as far as this one knows."""
     # A dead peer is detected at once, and its host reports why; a hung peer must be probed.
     who = world.silent_ranks() if world and "Timed out" in str(error) else "another rank"
     what = f"{who} did not take part in an exchange; a restart resumes"
@@ -191,7 +191,7 @@ def work(job: TrainJob, world: World, act: Callable[[World], int | None]) -> int
         if world.rank == 0:
             fail(error.kind, str(error), FAILURE)
         if world.generation:
-            sys.exit(code)  # Without a last exchange: others may have left the group already.
+            sys.exit(code)  # Without a last barrier: others may have left the group already.
         return code
     except torch.cuda.OutOfMemoryError:
         end_at_once("memory", f"out of memory {advice(job, world)}")
@@ -207,29 +207,29 @@ def work(job: TrainJob, world: World, act: Callable[[World], int | None]) -> int
 
 
 def goes_back(job: TrainJob, world: World, error: HaltError) -> bool:
-    """Whether this host continues from a checkpoint, without those that the failure is due to."""
+    """Whether this host continues from a checkpoint, without the hosts that caused the failure."""
     leaves_out = error.kind == "parameters" and job.faults.parameters == "leave_out"
     return bool(world.generation and leaves_out and error.hosts) and world.host not in error.hosts
 
 
 def gpu_fault(error: RuntimeError) -> tuple[FailureClass, str, int]:
-    """Describe an error of CUDA: of the GPU or its driver, as after an XID, or of the data."""
+    """Describe a CUDA error: of the GPU or its driver, such as after an XID, or of the data."""
     reason = str(error).splitlines()[0]
     if "device-side assert" not in reason:
         return "gpu", reason, FAILURE
-    # PyTorch's own check of an index: the GPU is well, and each other one would end the same.
+    # PyTorch's own check of an index: the GPU is healthy, and any other one fails too.
     what = "an index is out of range, as a label that is none of the model's outputs"
     return "input", f"{reason}: {what}; the assertion above has its place", MISTAKE
 
 
 def end_at_once(kind: FailureClass, reason: str, code: int = FAILURE) -> NoReturn:
-    """End for a permanent reason without a last exchange: the other ranks wait in one."""
+    """End for a permanent reason without a last barrier: the other ranks wait in a collective."""
     request_halt(kind, reason, code)
     sys.exit(fail(kind, reason, code))
 
 
 def tell_frames(error: Exception) -> None:
-    """Print the calls in the user's own code that have led to an error."""
+    """Print the stack frames of the user's own code that led to an error."""
     for frame in getattr(error, "frames", ()):
         say_error(frame)
 

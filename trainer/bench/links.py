@@ -15,7 +15,7 @@ CHUNK = 2**20
 PATIENCE = 30.0
 """Timeout for answers of another host, in seconds."""
 CONNECT = 10.0
-"""Timeout for connections, in seconds: TCP tries three times in seven."""
+"""Timeout for connections, in seconds: TCP sends three packets in the first seven."""
 PING = b"p"
 STREAM = b"s"
 _stores: dict[int, Any] = {}
@@ -25,7 +25,7 @@ _stores: dict[int, Any] = {}
 def serve(address: str, interfaces: list[str]) -> dict[str, Any]:
     """Answer the pings and streams of other hosts, until this process ends.
 
-    It listens at `address`, or if there are `interfaces`, at the first IPv4 address of each.
+    Listen at `address` or, if `interfaces` are given, at the first IPv4 address of each.
     """
     own = {name: at for at, name in reversed(interface_addresses().items()) if ":" not in at}
     if missing := [name for name in interfaces if name not in own]:
@@ -91,9 +91,9 @@ def ping(to: list[Any], count: int) -> dict[str, Any]:
 
 
 def stream(to: list[list[Any]], seconds: float, streams: int) -> dict[str, Any]:
-    """Send to all places for some seconds; return the bits per second that were received there.
+    """Send to all endpoints for some seconds; return the bits per second that they received.
 
-    `streams` are shared out evenly among the places.
+    `streams` is the number of streams, spread evenly over the endpoints.
     """
     speeds = [0.0] * streams
     faults: list[OSError] = []

@@ -22,7 +22,7 @@ CPU_WINDOWS = 5
 def disk(folder: str, seconds: float) -> dict[str, Any]:
     """Read the files of a folder for some seconds, without the kernel's cache.
 
-    If it holds less than 16 MiB, a file is written, read and removed in the container.
+    If it has less than 16 MiB, a file is written, read and removed in the container.
     """
     found = sorted(_files(Path(folder)), reverse=True) if folder else []
     if sum(size for size, _ in found) >= 16 * CHUNK:

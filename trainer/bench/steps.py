@@ -34,7 +34,7 @@ from trainer.parallel.world import join_world, leave_world
 from trainer.train import MISTAKE, load
 
 FOREVER = 10**6
-"""More epochs than any measurement reaches."""
+"""A number of epochs that no measurement reaches."""
 
 
 @dataclass(frozen=True)

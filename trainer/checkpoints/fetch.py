@@ -1,15 +1,15 @@
-"""Brings a checkpoint to the hosts that lack it, in pieces from all hosts that have it.
+"""Copies a checkpoint to the hosts that lack it, in pieces from all hosts that have it.
 
-The pieces travel between the ranks' processes, over the connections that gloo's group has anyway:
-no other port, no other service. Each piece leaves one of the hosts that have it, in turns, for one
-of the hosts that lack it, in turns too; from there it passes through all others that lack it. So
+The ranks' processes send the pieces over the existing connections of gloo's group: this needs no
+other port and no other service. The hosts that have the checkpoint take turns to send a piece, and
+the hosts that lack it take turns to receive it first; from there it passes through all others. So
 each link carries the checkpoint once in each direction at most, for any number of hosts:
 MPICH broadcasts long messages by a scatter and a ring for the same reason (Thakur, Rabenseifner,
 Gropp: Optimization of Collective Communication Operations in MPICH, 2005).
 
     .fetching-step-00000123/    the checkpoint as it arrives; renamed when it is complete
 
-The pieces of an interrupted fetch are kept: the next one asks for the others alone.
+The pieces of an interrupted fetch are kept: the next one requests only the missing ones.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from trainer.store.files import sync, write_file
 
 PIECE = 2**20  # Bytes.
 BATCH = 64
-"""Pieces between two exchanges of all ranks. Ranks that only wait must not time out meanwhile: by
-default after 60 s, in which a link of 10 Mbit/s carries one batch."""
-REPEAT = 10.0  # Seconds between two lines about the progress.
+"""Pieces between two collectives. Ranks that only wait must not time out meanwhile: by default
+after 60 s, in which a link of 10 Mbit/s carries one batch."""
+REPEAT = 10.0  # Seconds between two lines of progress.
 SUM = hashlib.sha256().digest_size
 
 
@@ -46,7 +46,7 @@ class Draft:
     """A checkpoint of this host as it arrives."""
 
     def __init__(self, folder: Path, saved: Saved, sums: Sequence[bytes]) -> None:
-        """Continue an interrupted fetch of the same checkpoint; delete what is left of others.
+        """Continue an interrupted fetch of the same checkpoint; delete those of others.
 
         Raises OSError, also if the pieces do not fit on the disk.
         """
@@ -75,13 +75,13 @@ class Draft:
         return hashlib.sha256(self.read(piece)).digest() == self._sums[piece]
 
     def read(self, piece: int) -> bytes:
-        """Return a piece; less or other bytes if it is lacking."""
+        """Return a piece; if it is lacking, fewer or arbitrary bytes."""
         with self._state.open("rb") as stream:
             stream.seek(piece * PIECE)
             return stream.read(PIECE)
 
     def length(self, piece: int) -> int:
-        """The bytes of a piece: only the last has less than others."""
+        """The bytes of a piece: the last one may be shorter."""
         return min(PIECE, self.size - piece * PIECE)
 
     def put(self, piece: int, content: bytearray, sender: int) -> bool:
@@ -117,12 +117,12 @@ def fetch(
     job: TrainJob,
     world: World,
 ) -> Saved:
-    """Bring a checkpoint from the ranks `holders` to the hosts of `receivers`; all must call it.
+    """Copy a checkpoint from the ranks `holders` to the hosts of `receivers`; all must call it.
 
-    `saved` has the state on the holders alone, and the returned value on the receivers, too. A rank
-    that sends a damaged piece sends no others, unless there is a restart.
+    `saved` has the state only on the holders, the returned value on the receivers too. A rank that
+    has sent a damaged piece is avoided until a restart.
 
-    Raises OSError: a disk refuses the checkpoint, or no rank is left that has a piece.
+    Raises OSError: a disk refuses the checkpoint, or all holders have sent damaged pieces.
     """
     first = holders[0]
     joined = b"".join(sums_of(saved.state)) if world.rank == first else b""
@@ -133,7 +133,7 @@ def fetch(
     if draft:
         announce(draft, len(sums), holders, world)
     read = draft.read if draft else lambda piece: saved.state[piece * PIECE : (piece + 1) * PIECE]
-    width = len(holders) * len(receivers)  # In so many pieces, all pairs of them take their turn.
+    width = len(holders) * len(receivers)  # In so many pieces, each pair of them has one turn.
     lacking, doubtful = world.gather(draft.lacking if draft else set[int]()), set[int]()
     while batch := sorted(set().union(*lacking))[:BATCH]:
         paths = {piece: path(piece, [*holders, *receivers], lacking, doubtful) for piece in batch}
@@ -163,7 +163,7 @@ def sums_of(state: bytes) -> list[bytes]:
 def path(
     piece: int, ranks: Sequence[int], lacking: Sequence[set[int]], doubtful: Collection[int]
 ) -> list[int]:
-    """Return the ranks that a piece passes: one that has it, then all that lack it.
+    """Return the ranks on the path of a piece: one that has it, then all that lack it.
 
     `lacking` has the pieces that each rank lacks. Doubtful ranks come last.
     """
@@ -175,7 +175,7 @@ def path(
 
 
 def senders_of(failed: Sequence[Collection[int]], paths: dict[int, list[int]]) -> set[int]:
-    """The ranks at which pieces were damaged; `failed` has what arrived damaged at each rank."""
+    """The ranks that damaged pieces; `failed` has the pieces that arrived damaged at each rank."""
     wrong = {
         piece: next((place for place, rank in enumerate(ranks) if piece in failed[rank]), 0)
         for piece, ranks in paths.items()
@@ -190,7 +190,7 @@ def exchange(
     draft: Draft | None,
     world: World,
 ) -> set[int]:
-    """Pass pieces along their paths; return those that arrived here damaged.
+    """Send pieces along their paths; return those that arrived damaged at this rank.
 
     Of `width` pieces, each rank first handles those that come from ranks that had them, then those
     that have passed one other rank, and so on: all links are in use at the same time, as in a ring
@@ -229,7 +229,7 @@ def shared(content: bytearray) -> Tensor:
 
 
 def announce(draft: Draft, pieces: int, holders: Sequence[int], world: World) -> None:
-    """Say what is fetched, and from which ranks."""
+    """Log which checkpoint is fetched, and from which ranks."""
     kept = (pieces - len(draft.lacking)) * PIECE
     already = f", {kept / 1e6:.1f} MB of it are there from before" if kept else ""
     who = ", ".join(world.names[rank] for rank in holders)
@@ -238,7 +238,7 @@ def announce(draft: Draft, pieces: int, holders: Sequence[int], world: World) ->
 
 
 def conclude(draft: Draft, seconds: float, world: World) -> None:
-    """Say how much came from which ranks."""
+    """Log the size of the parts by the ranks that sent them."""
     shares = (
         f"{size / 1e6:.1f} MB from {world.names[rank]}" for rank, size in sorted(draft.came.items())
     )

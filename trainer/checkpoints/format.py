@@ -4,7 +4,7 @@
         state.pt        written by torch.save
         manifest.json   step, epoch, accuracy, world size, job, size and SHA-256, torch's version
         COMPLETE        empty; written last
-    ranks-00000123/     the own part of each rank of this host (parts.py)
+    ranks-00000123/     the part of each rank of this host (parts.py)
 
 A checkpoint is written under another name, synced to disk and then renamed: a folder of this name
 is complete. The checksums detect a disk that returns other data.
@@ -41,8 +41,8 @@ State = dict[str, Any]  # Nested dicts and lists of tensors and plain values.
 class Progress:
     """The position of a training."""
 
-    epoch: int = 0  # Whole epochs done.
-    position: int = 0  # Samples of the epoch processed, over all ranks.
+    epoch: int = 0  # Complete epochs.
+    position: int = 0  # Processed samples of the current epoch, over all ranks.
     step: int = 0  # Optimizer steps since the start of the training.
 
 
@@ -64,7 +64,7 @@ class Saved(NamedTuple):
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the test samples, if it is known."""
+        """Share of correct test samples, if it is known."""
         found = self.content.get("accuracy")
         return None if found is None else float(found)
 
@@ -77,8 +77,8 @@ def identity(job: TrainJob) -> dict[str, Any]:
     """Return the values that must be equal in a run and the checkpoint that it resumes from."""
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
     found = {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
-    # Another beginning, other frozen layers or another average make another training. Without any,
-    # older checkpoints match.
+    # Other initial weights, frozen layers or averages make another training. A job without them
+    # matches older checkpoints.
     train = job.train
     more: dict[str, Any] = {"weights": train.weights or None, "options": train.options or None}
     more |= {"split_seed": train.split_seed, "validation": train.validation}
@@ -97,10 +97,10 @@ def pack(
     own: Mapping[str, Any] | None = None,
     loss: float | None = None,
 ) -> Saved:
-    """Make a checkpoint's content; `accuracy` is the share of samples, if it has been measured.
+    """Make a checkpoint's content; `accuracy` is the share of correct samples, if measured.
 
-    `loss` is the mean over the same samples, by which the best of a text is kept, and of models
-    without accuracy.
+    `loss` is the mean over the same samples. It selects the best checkpoint of a text, and of
+    models without accuracy.
     `labels`, `inputs` (how images are prepared) and the rest of `serving` are needed to serve the
     model; `own` describes the ranks' own parts (parts.py).
     """
@@ -131,7 +131,7 @@ def newest(
 ) -> Saved | None:
     """Read this job's newest complete checkpoint, of a step below `before`.
 
-    `warn` gets the skipped ones and the reasons.
+    `warn` gets a line for each skipped checkpoint, with the reason.
     """
     for path in sorted(folder.glob("step-*"), reverse=True):
         if before is not None and path.name >= folder_name(before):
@@ -169,8 +169,8 @@ def read_any(path: Path) -> Saved:
 def require_state(saved: Saved) -> Saved:
     """Return a checkpoint; raise UnusableError unless a training can resume from its state.
 
-    A checksum says that the file is as it was written, and not who has written it. Loading the
-    state runs no code.
+    The checksum only proves that the file was not changed, so the content is checked too. Loading
+    the state runs no code.
     """
     try:
         state = saved.load()
@@ -212,7 +212,7 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
         write_file(draft / MANIFEST, saved.manifest)
         write_file(draft / COMPLETE, b"")
     except OSError:
-        shutil.rmtree(draft, ignore_errors=True)  # Half a checkpoint would occupy a full disk.
+        shutil.rmtree(draft, ignore_errors=True)  # A partial one would occupy a full disk.
         raise
     return publish(folder, draft, name, job, keep)
 
@@ -228,7 +228,7 @@ def publish(folder: Path, draft: Path, name: str, job: TrainJob, keep: int) -> P
 
 
 def make_way(path: Path, job: TrainJob) -> None:
-    """Free the name of a checkpoint: a damaged one is kept, for who wants to look, as the last."""
+    """Free the name of a checkpoint; keep the last damaged one, for inspection."""
     there = manifest_of(path)
     if there and there.content["job"] != identity(job):
         owner = re.sub(r"[^\w.-]", "_", there.manifest.job)[:100]
@@ -256,7 +256,7 @@ def is_damaged(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint, COMPLETE first: what an interruption leaves is none."""
+    """Delete a checkpoint, COMPLETE first: after an interruption it is incomplete."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
         return
@@ -267,8 +267,8 @@ def remove(path: Path) -> None:
 def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     """Delete this job's checkpoints up to `last`, except for the `keep` newest and the best.
 
-    A later one must be damaged, as the run did not resume from it: it does not count. What an
-    interrupted deletion has left of earlier ones goes, too.
+    A later one must be damaged, as the run did not resume from it: it does not count. Incomplete
+    earlier ones, of interrupted deletions, are deleted too.
     """
     for path in folder.glob("step-*"):
         if re.fullmatch(NAME, path.name) and path.name < last and not is_complete(path):
@@ -279,13 +279,13 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
 
 
 def best_of(scores: Mapping[Path, float | None]) -> Path | None:
-    """Return the checkpoint of the highest score, the first of equals; None if none has one."""
+    """Return the checkpoint of the highest score, the first of equals; None without scores."""
     known = {path: score for path, score in scores.items() if score is not None}
     return max(known, key=known.__getitem__, default=None)
 
 
 def scores_of(folder: Path, job: TrainJob) -> dict[Path, float | None]:
-    """Return the scores of this job's checkpoints in the order of steps, as far as known."""
+    """Return the scores of this job's readable checkpoints in the order of steps."""
     whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
     return {
         path: known.manifest.score

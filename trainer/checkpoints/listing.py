@@ -1,6 +1,6 @@
 """Lists the checkpoints in a folder by their manifests and sizes, for servers.
 
-Standard library only. Only plain files are read, and none through a link.
+Standard library only. Only regular files are read, never through a symbolic link.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_n
 from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
 
 Stamp = tuple[tuple[int, ...], ...]
-"""The file system's data on a checkpoint's files: another value means that a file has changed."""
+"""File system metadata of a checkpoint's files: it differs if a file has changed."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Found:
     """A checkpoint in a folder whose files have the sizes in its manifest."""
 
     name: str
-    written: float  # Of its latest file, in seconds since 1970.
+    written: float  # Time of its latest file, in seconds since 1970.
     manifest: Manifest
 
 
@@ -53,7 +53,7 @@ class Listing:
                 same = before and before[0] == stamp
                 self._known[name] = before if before and same else (stamp, self._read(name, stamp))
             except FileNotFoundError:
-                continue  # A file is missing, still or already.
+                continue  # A file is not yet written, or already deleted.
             except OSError as error:
                 self._known[name] = (), f"it cannot be read ({error.strerror or error})"
         seen = {name: found for name, (_, found) in self._known.items()}
@@ -68,7 +68,7 @@ class Listing:
         if name != folder_name(manifest.step):
             return f"its manifest is of {folder_name(manifest.step)}"
         size = stamp[FILES.index(STATE)][1]
-        if size != manifest.size:  # No figure: it changes during a copy.
+        if size != manifest.size:  # Omit the size: it changes during a copy.
             than = "less" if size < manifest.size else "more"
             return f"{STATE} has {than} than the {manifest.size} bytes of its manifest"
         return Found(name, max(each[2] for each in stamp) / 1e9, manifest)

@@ -1,4 +1,4 @@
-"""Checks a checkpoint's manifest: a disk or another host may have any content.
+"""Checks a checkpoint's manifest: its content, from a disk or another host, is not trusted.
 
 Standard library only: the endpoint that offers checkpoints has no torch.
 """
@@ -48,9 +48,9 @@ class Manifest:
 
     @property
     def score(self) -> float | None:
-        """By which the best checkpoint is the best: the accuracy, or the negative loss.
+        """The figure that selects the best checkpoint: the accuracy, or the negative loss.
 
-        The next token of a text is seldom the likeliest one: there the loss is more precise.
+        For a text it is the loss, which is more precise: the likeliest token is often wrong.
         """
         by_loss = None if self.loss is None else -self.loss
         if self.accuracy is None or (self.text and by_loss is not None):

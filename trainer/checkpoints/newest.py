@@ -19,16 +19,16 @@ from trainer.parallel.world import World
 
 @dataclass(frozen=True)
 class Found:
-    """The checkpoint that the ranks agreed on."""
+    """The checkpoint that the ranks have chosen."""
 
     saved: Saved  # Ranks other than the holders have no state yet.
-    holders: list[int]  # The ranks that have read it: of each host with a copy, the first.
+    holders: list[int]  # The ranks that have read it: the first of each host with a copy.
     receivers: list[int]  # The first ranks of the other hosts.
     parts: dict[int, int]  # From the rank of a part to the lowest present rank that can read it.
 
     @property
     def lacking(self) -> list[int]:
-        """The ranks whose parts are on no host; of a divided model, those without a replica too."""
+        """The ranks whose parts are on no host and, if the model is divided, have no replica."""
         own = own_of(self.saved)
         missing = [rank for rank in own.ranks if rank not in self.parts]
         if not is_divided(own.way):
@@ -38,7 +38,7 @@ class Found:
 
 
 def is_writer(job: TrainJob, world: World) -> bool:
-    """Whether this rank writes: the first of each host or, for a shared folder, of all."""
+    """Whether this rank writes checkpoints: local rank 0 or, for a shared folder, rank 0."""
     return (world.rank if job.checkpoint.shared else world.local_rank) == 0
 
 
@@ -69,7 +69,7 @@ def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
 
 
 def copy_of_host(folder: Path, found: Found, job: TrainJob) -> Saved:
-    """Read what the first rank of this host has read or fetched; raises OSError."""
+    """Read the checkpoint that the first rank of this host has read or fetched; raises OSError."""
     path = folder / folder_name(found.saved.step)
     try:
         saved = checkpoints.read(path, job)

@@ -5,8 +5,8 @@
         rank-00002.pt       written by torch.save, on the host of rank 2
 
 Own parts hold the optimizer in the local modes, the compression error of PowerSGD, and BatchNorm's
-buffers if training stops within an epoch. Each rank writes its own part: to store all parts on
-every host would need an exchange of them at each checkpoint. A part belongs to the checkpoint of
+buffers if training stops within an epoch. Each rank writes only its own part: copies of all parts
+on every host would need communication at each checkpoint. A part belongs to the checkpoint of
 the same step whose model has the same fingerprint.
 """
 
@@ -35,7 +35,7 @@ class Own(NamedTuple):
 
     model: int = 0  # Fingerprint of the model to which they belong.
     ranks: tuple[int, ...] = ()  # Ranks that have a part.
-    way: tuple[Any, ...] = ()  # As of Ranks.way: if it differs, no part fits unchanged.
+    way: tuple[Any, ...] = ()  # As Ranks.way: if it differs, no part fits unchanged.
 
 
 def own_of(saved: Saved) -> Own:
@@ -87,7 +87,7 @@ def prune_parts(folder: Path, step: int) -> None:
 
 
 def mean(values: Sequence[Any]) -> Any:
-    """Return nested values with the mean of tensors; of other values, the first."""
+    """Return nested values: the mean of floating-point tensors, the first of other values."""
     first = values[0]
     if isinstance(first, dict):
         return {key: mean([each[key] for each in values if key in each]) for key in first}

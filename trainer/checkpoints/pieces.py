@@ -1,4 +1,4 @@
-"""The state of a divided training: pieces of tensors, saved by each rank and joined at any sizes.
+"""The state of a divided model: each rank saves pieces of tensors; any world size can join them.
 
     {"tensors": {"model.norm.weight": {"offset": [0], "shape": [64], "values": …}, …},
      "plain": {"optimizer.param_groups.norm.weight.lr": 0.001, …}}
@@ -27,17 +27,17 @@ Box = tuple[tuple[int, int], ...]
 
 
 def is_divided(way: tuple[Any, ...]) -> bool:
-    """Whether the parts of a checkpoint are pieces of one model: `way` as of `Ranks.way`."""
+    """Whether the parts of a checkpoint are pieces of one model; `way` as `Ranks.way`."""
     return way[:1] == (WAY,)
 
 
 def cells(way: tuple[Any, ...]) -> int:
-    """Return the number of ranks that have one replica: the sizes but that of data, the first."""
+    """Return the number of ranks of one replica: the product of all sizes but data's, the first."""
     return prod(way[2:])
 
 
 def place_of(values: Tensor) -> tuple[Tensor, Box]:
-    """Return this rank's piece of a tensor, and the place of it in the whole one."""
+    """Return this rank's piece of a tensor, and its place in the whole tensor."""
     if not isinstance(values, DTensor):
         return values, tuple((0, size) for size in values.shape)
     shape, offset = compute_local_shape_and_global_offset(
@@ -61,7 +61,7 @@ def pieces_of(state: Mapping[str, Any]) -> State:
 
 
 def place_pieces(pieces: State, whole: dict[str, Tensor]) -> None:
-    """Copy a rank's pieces into whole tensors by names, which are made where they are missing."""
+    """Copy a rank's pieces into whole tensors by names; create missing ones."""
     for name, piece in pieces["tensors"].items():
         values, shape = piece["values"], piece["shape"]
         target = whole.setdefault(name, torch.empty(shape, dtype=values.dtype))
@@ -78,7 +78,7 @@ class Joined:
 
     @torch.no_grad()
     def add(self, pieces: State) -> None:
-        """Copy what overlaps this rank's own pieces; raises ValueError for another shape."""
+        """Copy the overlap with this rank's own pieces; raises ValueError if shapes differ."""
         for name, own in self.state.items():
             if name in pieces["plain"]:
                 self.state[name] = pieces["plain"][name]
@@ -99,7 +99,7 @@ class Joined:
 
     @property
     def lacking(self) -> list[str]:
-        """The names of tensors of which a part was in no piece."""
+        """The names of tensors that the pieces do not fill."""
         found = []
         for name, own in self.state.items():
             if isinstance(own, Tensor):

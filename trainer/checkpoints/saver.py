@@ -24,7 +24,7 @@ class Saver:
         self._writer = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
         self._pending: Future[object] | None = None
         self._copy: Any = None
-        self.step = NONE  # Saved last, by this rank or its host's writer.
+        self.step = NONE  # The last saved one, by this rank or its host's writer.
         self.stalls: list[float] = []  # Seconds that the training paused for each save.
 
     def save(self, state: State, write: Callable[[State], object]) -> None:
@@ -55,7 +55,7 @@ class Saver:
 
 
 def copied(value: Any, old: Any) -> Any:
-    """Copy nested dicts and lists of tensors to the CPU; those from a GPU arrive in stream order.
+    """Copy nested dicts and lists of tensors to the CPU; copies from a GPU run in stream order.
 
     `old` is None or an earlier copy of the same shape, whose memory is reused.
     """
@@ -66,7 +66,7 @@ def copied(value: Any, old: Any) -> Any:
         return old.copy_(value, non_blocking=True)
     if isinstance(value, dict):
         before = old if isinstance(old, dict) else {}
-        result = copy(value)  # The state of a module has its version as an attribute.
+        result = copy(value)  # A module's state_dict has its version as an attribute.
         result.update((key, copied(each, before.get(key))) for key, each in value.items())
         return result
     if isinstance(value, list):

@@ -1,11 +1,11 @@
-"""The GPUs that the queue has given to a container; the launcher's program contains it."""
+"""The GPUs that the queue has allocated to a container; a module of the launcher's program."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Allocation(NamedTuple):
-    """The GPUs of one host that a job of the queue has.
+    """The GPUs of one host that the queue has allocated to a job.
 
     It got them at `since`, in seconds since 1970, after it had waited for `waited` seconds in all.
     """
@@ -18,9 +18,9 @@ class Allocation(NamedTuple):
 
 
 def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Read the variables of a container; None of a job that is not the queue's.
+    """Read the variables of a container; None if no queue has started the job.
 
-    A controller of an older kit does not say since when: then it is the start of the launcher.
+    A controller of an older kit does not set the time: then it is the start of the launcher.
     """
     owner, since = environ.get("KIT_OWNER"), environ.get("KIT_SINCE") or environ.get("KIT_BEGAN")
     if not owner or not since:

@@ -15,17 +15,17 @@ def accumulation(train: Train, world_size: int) -> int:
 
 
 def global_batch(train: Train, world_size: int) -> int:
-    """Return the samples of a step: those that the job names, or as many as the ranks compute."""
+    """Return the samples of a step: the job's `global_batch`, or the sum over its ranks."""
     if train.global_batch is not None:
         return train.global_batch
     return train.batch_size * train.accumulation * world_size
 
 
 def rate_factor(train: Train, samples: int) -> float:
-    """Return the factor of the learning rate for a step of so many samples.
+    """Return the factor of the learning rate for a step of `samples`.
 
     For sgd the ratio of the batches (Goyal et al. 2017, arXiv 1706.02677), for adam and adamw its
-    square root (Malladi et al. 2022, arXiv 2205.10287); at most to the job's `rate_limit`.
+    square root (Malladi et al. 2022, arXiv 2205.10287); the job's `rate_limit` limits the result.
     """
     if train.rate_batch is None:
         return 1.0

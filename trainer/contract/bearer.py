@@ -1,4 +1,4 @@
-"""Bearer tokens: that of a server's clients, and the cluster's key. Standard library only."""
+"""Bearer tokens of a server's clients, and the cluster's key. Standard library only."""
 
 import base64
 import binascii
@@ -46,7 +46,7 @@ def has_token(authorization: str, token: bytes | None) -> bool:
 def has_key(authorization: str, key: bytes | None) -> bool:
     """Whether a header has the key, as a bearer token or as the password of a basic login.
 
-    Torrent clients know only the latter.
+    Torrent clients support only the latter.
     """
     kind, _, given = authorization.partition(" ")
     if key is None or kind.lower() != "basic":

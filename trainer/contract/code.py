@@ -1,17 +1,17 @@
-"""How the code of a job travels: a data set of one archive. The launcher's program contains it."""
+"""The data set with the code of a job: one archive. A module of the launcher's program."""
 
 PREFIX = "code-"
-# The beginning of the data set's name; the digits of its version follow.
+# The prefix of the data set's name; the digits of its version follow.
 DIGITS = 12
-# Those of the archive's SHA-256 that name a version.
+# Number of digits of the archive's SHA-256 in the name.
 ARCHIVE = "code.pax"
-# A tar archive. Not called .tar: the store unpacks those, and this one keeps modes and links.
+# A tar archive. It is not named .tar, as the store would unpack it and lose modes and links.
 WORKSPACE = "/workspace"
-# Where it is unpacked; NVIDIA's and PyTorch's images work there, too.
+# The folder for the unpacked code, also the working folder of NVIDIA's and PyTorch's images.
 UNPACKED = ".kit-code"
-# The file in that folder with the SHA-256 of what is unpacked there.
+# The file in that folder with the SHA-256 of the unpacked archive.
 
 
 def code_name(sha256: str) -> str:
-    """Return the name of the data set with an archive, which is that of its content."""
+    """Return the name of the data set with an archive, which depends on its content."""
     return f"{PREFIX}{sha256[:DIGITS]}"

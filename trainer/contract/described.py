@@ -1,4 +1,4 @@
-"""How a job trains, in words for people: in `kit plan` and at the beginning of the log."""
+"""Describes how a job trains, for `kit plan` and the beginning of the log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainer.contract.recipes import recipe_of
 def mirrors(train: Train) -> bool:
     """Whether half of the training images are mirrored.
 
-    Photographs show the same then; signs, digits and letters do not, and a folder may have either.
+    Mirrored photographs keep their class; signs, digits and letters do not. A folder may have both.
     """
     return train.mirror if train.mirror is not None else train.dataset not in PHOTOGRAPHS
 
 
 def how_it_steps(train: Train, samples: int) -> str:
-    """Describe the optimizer and its rate with a global batch of so many samples."""
+    """Describe the optimizer and its rate with a global batch of `samples`."""
     factor = rate_factor(train, samples)
     rate = f"{train.optimizer} at {train.learning_rate * factor:.3g}"
     if train.rate_batch is not None and factor != 1:
@@ -36,7 +36,7 @@ def how_it_steps(train: Train, samples: int) -> str:
 
 
 def _scales(train: Train, samples: int) -> bool:
-    """Whether the rate follows the batch, and has not come to its limit."""
+    """Whether the rate depends on the batch, and is below its limit."""
     limit = train.rate_limit
     return limit is None or train.learning_rate * rate_factor(train, samples) < limit
 
@@ -53,7 +53,7 @@ def _schedule(train: Train) -> str:
 
 
 def augmentations(train: Train) -> str:
-    """Name what happens to training images; "" if nothing does or it is not known."""
+    """List the augmentations of training images; "" if there are none or they are unknown."""
     if train.dataset not in DATASETS or train.dataset == "text":
         return ""
     random = crops_at_random(train.dataset, train.model, train.augmentation)

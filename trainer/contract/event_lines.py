@@ -1,4 +1,4 @@
-"""The lines of events: each a JSON object behind a mark.
+"""The lines of events: each has a mark, then a JSON object.
 
     [rank0]: @kit {"v": 1, "event": "saved", "time": 1790000000.5, "checkpoint": "step-00000300", …}
 

@@ -1,13 +1,13 @@
-"""Events: what containers tell programs. event_lines.py prints and reads them.
+"""Events: the output of containers for programs. event_lines.py prints and reads them.
 
-They are on standard output, behind a mark: they need no port and no volume, keep the order of the
-lines, and work with every engine. Docker rotates logs: long runs report progress less often.
+They are lines of standard output with a mark: they need no port and no volume, keep the order of
+the lines, and work with every engine. Docker rotates logs: long runs report progress less often.
 
 Lines for people may change at any time; events may not. The version in mark.py rises when a reader
 of old events would misread new ones. New events and new fields do not raise it: readers ignore
 unknown ones.
 
-Each event has all that is known of its subject, so that a reader can begin anywhere in a log:
+Each event has the whole known state of its subject, so that a reader can begin anywhere in a log:
 `Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute.
 """
 
@@ -43,7 +43,7 @@ class Event:
     time: float = 0.0
 
     def __init_subclass__(cls) -> None:
-        """Make it a frozen dataclass, and one of the kinds."""
+        """Make the class a frozen dataclass, and add it to KINDS."""
         KINDS[cls.NAME] = dataclass(frozen=True, kw_only=True)(cls)
 
 

@@ -1,4 +1,4 @@
-"""The size of the built-in GPT, as a job gives it in `options`. Standard library only.
+"""The size of the built-in GPT, from a job's `options`. Standard library only.
 
 options: {preset: gpt2}
 options: {layers: 8, heads: 8, width: 512, positions: rotary}
@@ -21,8 +21,8 @@ class Gpt:
     """A GPT: `layers` blocks of `heads` heads over features of `width`.
 
     `positions` are learned (Radford et al. 2019) or rotary (Su et al. 2021, arXiv 2104.09864).
-    `tied`: the scores use the embedding of the tokens as their weights. `dropout`: the share of
-    values that is left out in training, as in GPT-2.
+    `tied`: whether the output layer shares its weights with the token embedding. `dropout`: the
+    dropout rate in training, as in GPT-2.
     """
 
     layers: int = 4
@@ -33,24 +33,24 @@ class Gpt:
     dropout: float = 0.0
 
     def parameters(self, vocabulary: int, context: int) -> int:
-        """Count the trained values, for so many tokens and positions."""
+        """Count the trained values, for a `vocabulary` of tokens and a `context` of positions."""
         ends = vocabulary * self.width * (1 if self.tied else 2) + self.width
         positions = context * self.width if self.positions == "learned" else 0
         return ends + positions + self.layers * self.block_parameters
 
     def operations(self, vocabulary: int, context: int) -> float:
-        """Return the FLOPs to learn from one token: 6 N + 12 L W T, as for PaLM's MFU.
+        """Return the training FLOPs per token: 6 N + 12 L W T, as for PaLM's MFU.
 
-        6 for each of the N weights that a token is multiplied with, forward and backward, and those
+        6 for each of the N weights in matrix products, forward and backward, and those
         of attention over T tokens (Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Embeddings
-        are looked up, not multiplied, unless they are also the weights of the scores.
+        are looked up, not multiplied, unless they are also the weights of the output layer.
         """
         weights = vocabulary * self.width + self.layers * 12 * self.width**2
         return 6 * weights + 12 * self.layers * self.width * context
 
     @property
     def block_parameters(self) -> int:
-        """The trained values of one block: 4 squares for attention, 8 for the two layers, norms."""
+        """The trained values of one block: 4 W² for attention, 8 W² for the two layers, norms."""
         return 12 * self.width**2 + 2 * self.width
 
 
@@ -72,7 +72,7 @@ NAMES = ("preset", *(each.name for each in fields(Gpt)))
 
 
 def gpt_of(options: Mapping[str, Any] | None) -> Gpt:
-    """Return the GPT of valid options: those of a preset, or the defaults, with changes."""
+    """Return the GPT of valid options: a preset, or the defaults, with changes."""
     changes = dict(options or {})
     return replace(PRESETS[changes.pop("preset", "characters")], **changes)
 

@@ -1,4 +1,4 @@
-"""The figures of GPUs as their makers state them."""
+"""Peak figures of GPUs from their data sheets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sheet_of(model: str) -> Sheet | None:
 
 
 def _whole(name: str, words: str) -> bool:
-    """Return whether the name ends where a word ends: `A10` is not in `A100`."""
+    """Return whether the name is a whole word: `A10` is not in `A100`."""
     place = words.index(name)
     before, after = words[place - 1], words[place + len(name)]
     return not before.isalnum() and not after.isalnum()

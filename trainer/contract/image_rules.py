@@ -1,4 +1,4 @@
-"""The rules between the keys of a job that are for the training of images; as those in rules.py."""
+"""The rules between the keys of a job for the training of images; see rules.py."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def transform_is_of_weights(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def tested_images_fit(values: Values, _: Written) -> Iterator[Problem]:
-    """A crop is not larger than the resized image, nor smaller than the images of the training."""
+    """A crop is at most as large as the resized image, and at least as large as training images."""
     side, tested, resized = (
         values[f"train.{name}"] for name in ("image_size", "test_image_size", "test_resize")
     )
@@ -77,7 +77,7 @@ def tested_images_fit(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def optimizer_has_the_keys(values: Values, _: Written) -> Iterator[Problem]:
-    """Adam has no momentum of Nesterov's, and SGD no averages."""
+    """Adam has no Nesterov momentum, and SGD has no betas."""
     rate = values["train.learning_rate"]
     optimizer = values["train.optimizer"] or optimizer_of(values["train.model"], rate)
     if values["train.nesterov"] is not None and optimizer != "sgd":
@@ -88,14 +88,14 @@ def optimizer_has_the_keys(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def floor_is_of_a_cosine(values: Values, _: Written) -> Iterator[Problem]:
-    """Only a cosine has an end that can be chosen."""
+    """Only a cosine schedule has a final rate."""
     schedule = values["train.schedule"] or recipe_of(values["train.model"], None).schedule
     if values["train.final_rate"] is not None and schedule != "cosine":
         yield Problem("train", "final_rate", "is for `schedule: cosine`", "leave it out")
 
 
 def limit_is_of_a_scaled_rate(values: Values, _: Written) -> Iterator[Problem]:
-    """A rate that is not scaled needs no upper end."""
+    """A rate that is not scaled needs no limit."""
     own = values["train.learning_rate"] is not None and values["train.rate_batch"] is None
     if values["train.rate_limit"] is not None and own:
         fix = "write `rate_batch` too, or leave it out"
@@ -112,7 +112,7 @@ def start_is_of_a_warm_up(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def one_average_is_tested(values: Values, _: Written) -> Iterator[Problem]:
-    """Lookahead and the exponential moving average both replace what is tested."""
+    """Lookahead and the exponential moving average both replace the tested weights."""
     if values["train.ema"] and values["train.ema_decay"] is not None:
         what = "`ema` is another average of the weights"
         yield Problem("train", "ema_decay", what, "leave one of them out")

@@ -1,13 +1,13 @@
 """The keys of a job of the built-in training: the type, default, bounds and meaning of each.
 
-kit checks YAML and prints the JSON Schema with them; the trainer reads the job file with them. The
-launcher does so before torch is imported, in images without kit, with the standard library alone.
-A new key needs only a field and its use. If its default is None, it restarts no job that does not
-set it, and older images can read the file. The keys of `train:` are here, in samples.py and in
+kit uses them to check YAML and to print the JSON Schema, the trainer to read the job file. The
+launcher reads it before torch is imported, in images without kit, with the standard library alone.
+A new key needs only a field and its use. If its default is None, jobs that do not set it do not
+restart, and older images can read the file. The keys of `train:` are here, in samples.py and in
 optimization.py. The rules between keys are in rules.py.
 
-A job file has the keys of a section in this order; keys that are None are left out. Those of the
-recipe (recipes.py) get their values where a job is made: a job file has all of them.
+A job file has the keys of a section in this order; keys that are None are left out. kit sets the
+keys of the recipe (recipes.py) when it makes a job, so a job file has all of them.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class Exchange:
     static_graph: bool = key(
         False, description="DDP's static graph: the model runs the same way at every step"
     )
-    # Seconds. A hung host blocks the others for this time: by default 30 minutes with gloo, 10 with
-    # NCCL. The longest wait in normal operation is for a checkpoint's fsync.
+    # Seconds. A hung host blocks the others for this time. torch's defaults are 30 minutes with
+    # gloo, 10 with NCCL. The longest wait in normal operation is for a checkpoint's fsync.
     timeout: int = key(
         60, form="duration", ge=1, description="Maximum time of an exchange; then it has failed"
     )
@@ -305,7 +305,7 @@ class Parallel:
 
     @property
     def used(self) -> bool:
-        """Whether a job divides its model, or names its replicas."""
+        """Whether a job divides its model, or sets the number of replicas."""
         return self != Parallel()
 
 

@@ -28,9 +28,9 @@ BOUNDS = {"le": "at most", "lt": "less than", "ge": "at least", "gt": "more than
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A key is for these `values` of the key `of`, or for any but an empty one if there are none.
+    """A key is for these `values` of the key `of` or, without `values`, for any that is not empty.
 
-    `what` says it after the key's name, `fix` what to do.
+    `what` is the message after the key's name, `fix` the remedy.
     """
 
     of: str
@@ -39,7 +39,7 @@ class Only:
     fix: str = "leave it out"
 
     def admits(self, value: Any) -> bool:
-        """Whether the key has a meaning beside this value of the other one."""
+        """Whether the key is allowed with this value of the other one."""
         return value in self.values if self.values else bool(value)
 
 
@@ -54,9 +54,9 @@ class Key:
     le: float | None = None
     lt: float | None = None
     form: Form = "plain"
-    # YAML may have null, the same as leaving out the key; always if None is the default.
+    # YAML may have null, which is the same as no key; always so if None is the default.
     optional: bool = False
-    planned: bool = False  # The plan decides it: YAML cannot have it.
+    planned: bool = False  # The plan sets it; YAML cannot.
     only: Only | None = None
 
 
@@ -92,9 +92,9 @@ def section_name(kind: type[Any]) -> str:
 
 
 def written(section: Any, *, planned: bool = True) -> dict[str, Any]:
-    """Return the keys of a section as in a job file; `planned`: with those that the plan decides.
+    """Return the keys of a section as in a job file; `planned`: with those that the plan sets.
 
-    Keys that are None are left out: then a new key changes no job that does not use it, and an
+    Keys that are None are left out: a new key does not change jobs that do not use it, and an
     older trainer does not get an unknown key.
     """
     values = {
@@ -106,7 +106,7 @@ def written(section: Any, *, planned: bool = True) -> dict[str, Any]:
 
 
 def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
-    """Return what is wrong with a key's value from JSON; None if it is valid."""
+    """Return the fault in a key's value from JSON; None if it is valid."""
     hint, known = hints(kind)[each.name], about(each)
     if value == each.default and type(value) is type(each.default):
         return None

@@ -1,9 +1,9 @@
-"""Metrics: the names, types, labels and meanings of what a training offers to Prometheus.
+"""The names, types, labels and meanings of a training's Prometheus metrics.
 
-The trainer's core/meter.py and launcher/metrics.py, which has its own copy of its names as it is
-mounted into other images, measure them; dashboards, rules and `docs/reference/metrics.md` use them.
-Names follow Prometheus' conventions: base units, `_total` for counters. A name stays; new ones may
-be added.
+core/meter.py and launcher/metrics.py measure them; the latter has a copy of its names, as it
+is mounted into other images. Dashboards, rules and `docs/reference/metrics.md` use the names.
+Names follow Prometheus' conventions: base units, `_total` for counters. Names never change; new
+ones may be added.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 
 @dataclass(frozen=True)
 class Metric:
-    """A family of samples. `event` is the event and field that carry the same figure."""
+    """A family of samples. `event` is the event and field with the same figure."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]

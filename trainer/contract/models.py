@@ -1,4 +1,4 @@
-"""Names of data sets, models and weights, and the sizes of inputs, without torchvision itself.
+"""Names of data sets, models and weights, and the sizes of inputs, without importing torchvision.
 
 Only the trainer can check whether torchvision has a model of a name (trainer/vision).
 """
@@ -20,7 +20,7 @@ DATASETS = (
 PHOTOGRAPHS = ("folder", "shards")
 """Data sets of images in files, of any size."""
 CROPPED = ("cifar10", "cifar100", *PHOTOGRAPHS)
-"""Data sets of coloured images, which are shifted, or cropped at random."""
+"""Data sets of colour images, which are shifted, or cropped at random."""
 SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
 """Pixels a side; images of a folder are resized to `image_size`."""
 OWN_DATA = ("folder", "shards", "text")
@@ -35,7 +35,7 @@ NAME = r"torchvision/[a-z][a-z0-9_]*"
 LAYER = r"\w+(\.\w+)*"
 """As PyTorch names modules and parameters: layer1.0.conv2."""
 ONE_SIDE = ("vit_", "maxvit_")
-"""Models of torchvision, by the beginnings of their names, whose weights are for one size."""
+"""Prefixes of torchvision's models whose weights are for one image size."""
 WEIGHTS_NAME = r"[A-Z][A-Z0-9_]*"
 """As in torchvision's enumerations: IMAGENET1K_V2. Any other text is a file."""
 LEAST_SIDE = 64
@@ -51,7 +51,7 @@ def of_torchvision(model: object) -> bool:
 
 
 def model_fault(value: object) -> tuple[str, str] | None:
-    """Return what is wrong with the form of a model's name; None if it is valid."""
+    """Return the fault in the form of a model's name; None if it is valid."""
     if value in OWN or (isinstance(value, str) and re.fullmatch(NAME, value)):
         return None
     if isinstance(value, str) and is_own(value):
@@ -66,14 +66,14 @@ def model_fault(value: object) -> tuple[str, str] | None:
 
 
 def dataset_fault(value: object) -> tuple[str, str] | None:
-    """Return what is wrong with the name of a data set; None if it is valid."""
+    """Return the fault in the name of a data set; None if it is valid."""
     if isinstance(value, str) and is_own(value):
         return reference_fault(value, "dataset: mymodel:data")
     return None if value in DATASETS else (f"{shown(value)} is not known", nearest(value, DATASETS))
 
 
 def layers_fault(value: object) -> tuple[str, str] | None:
-    """Return what is wrong with the form of a list of layers' names; None if it is valid."""
+    """Return the fault in the form of a list of layers' names; None if it is valid."""
     fix = "write for example `freeze: [conv1, layer1]`, or `freeze: [backbone]`"
     if not isinstance(value, list | tuple) or not value:
         return f"{shown(value)} is not a list of names of layers", fix

@@ -7,21 +7,21 @@ from urllib.parse import urlsplit
 Kind = Literal["completed", "failed", "ended", "host_lost", "left_out", "session_ending"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 USUAL = KINDS[:5]
-"""The kinds that are sent without `on`."""
+"""The kinds that are sent by default, without `on`."""
 WEB = ("http", "https")
 """The schemes of webhooks; the others are Apprise's."""
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL, or "" if it is none."""
+    """The scheme of a URL; "" if the text is not a URL."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://[^\s/]", url)
     return found[1].lower() if found and not re.search(r"[\s\x00-\x1f]", url) else ""
 
 
 def shown_url(url: str) -> str:
-    """A URL for people, without what may be secret in it."""
+    """A URL for people, without parts that may be secret."""
     scheme = scheme_of(url)
-    if scheme not in WEB:  # Apprise has tokens in the place of the host, too.
+    if scheme not in WEB:  # Apprise's URLs may have tokens instead of the host.
         return f"{scheme}://…" if scheme else "…"
     try:
         parts = urlsplit(url)

@@ -10,7 +10,7 @@ from trainer.contract.keys import key
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationKeys:
-    """How many steps of which size the optimizer takes."""
+    """The number and the size of the optimizer's steps."""
 
     epochs: int = key(ge=1, examples=(10,))
     batch_size: int = key(ge=1, examples=(256,), description="Samples per GPU in each micro-step")

@@ -1,7 +1,7 @@
 """Custom functions, which a job names as `module:function`. Standard library only.
 
 `train.model` names the function that builds the model, `train.dataset` the one that loads the data.
-trainer/custom/ has their contract; the modules come with the job, or are in the image.
+trainer/custom/ has their contract; the modules are in the job's code, or in the image.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def references(names: Iterable[str]) -> list[Reference]:
 
 
 def reference_fault(name: str, example: str) -> Fault | None:
-    """Return what is wrong with the form of `module:function`; None if it is valid."""
+    """Return the fault in the form of `module:function`; None if it is valid."""
     what = f"{shown(name)} is not a function of a module"
     if ".py:" in name:
         return what, f"leave out the .py, as in `{example}`"
@@ -61,7 +61,7 @@ def reference_fault(name: str, example: str) -> Fault | None:
 
 
 def options_fault(value: object) -> Fault | None:
-    """Return what is wrong with the options of custom functions; None if they are valid."""
+    """Return the fault in the options of custom functions; None if they are valid."""
     fix = "write for example `options: {width: 64}`, names with plain values or lists of them"
     if not isinstance(value, Mapping):
         return f"{shown(value)} is not a mapping", fix

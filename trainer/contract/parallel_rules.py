@@ -1,4 +1,4 @@
-"""The rules between the keys of a job whose ranks divide the model; as those in rules.py."""
+"""The rules between the keys of a job whose ranks divide the model; see rules.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN = {
     "train.balance": "even",
     "faults.repeat_above": None,
 }
-"""Keys that need a whole model on each rank, with the values that do not."""
+"""Keys that need a whole model on each rank, with their values that do not."""
 
 
 def divided_training_is_plain(values: Values, _: Written) -> Iterator[Problem]:
@@ -44,7 +44,7 @@ def divided_training_is_plain(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def only_gpt_is_divided_inside(values: Values, _: Written) -> Iterator[Problem]:
-    """The trainer knows how the GPT's blocks are divided, but not other models'."""
+    """The trainer can divide the GPT's blocks, but not those of other models."""
     wish = parallel_of(values)
     for name in ("tensor", "pipeline"):
         if (getattr(wish, name) or 1) > 1 and values["train.model"] != "gpt":
@@ -53,7 +53,7 @@ def only_gpt_is_divided_inside(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def gpt_can_be_divided(values: Values, _: Written) -> Iterator[Problem]:
-    """Heads and blocks are not cut, and each stage of a pipeline has weights of its own."""
+    """Heads and blocks are not divided, and stages of a pipeline do not share weights."""
     if values["train.model"] != "gpt" or gpt_fault(values["train.options"] or {}):
         return
     wish, gpt = parallel_of(values), gpt_of(values["train.options"])
@@ -71,7 +71,7 @@ def gpt_can_be_divided(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def stages_have_micro_steps(values: Values, _: Written) -> Iterator[Problem]:
-    """With fewer micro-batches than stages, some stages would never have work."""
+    """With fewer micro-batches than stages, some stages would always be idle."""
     stages, steps = values["parallel.pipeline"] or 1, values["train.accumulation"]
     if stages > 1 and values["train.global_batch"] is not None:
         what = "the micro-steps of a pipeline do not follow from the hosts"

@@ -1,7 +1,7 @@
-"""How each model is trained where the job does not say it. Standard library only.
+"""The default values of each model's training, where the job sets none. Standard library only.
 
-A recipe has the rate for a global batch of its own; with another one it is scaled (batch.py). What
-a job writes wins, key by key.
+A recipe has the rate for its own global batch; for another one, it is scaled (batch.py). A job
+overrides its recipe key by key.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Optimizer = Literal["sgd", "adam", "adamw"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The keys of `train:` that a model's recipe gives, and where they come from."""
+    """The keys of `train:` from a model's recipe, and their source."""
 
     source: str
     optimizer: Optimizer
     learning_rate: float  # For a global batch of `rate_batch`.
     rate_batch: int
-    rate_limit: float  # To which it is scaled at most.
+    rate_limit: float  # Maximum of the scaled rate.
     weight_decay: float
     schedule: Literal["constant", "cosine", "triangle"] = "cosine"
     final_rate: float | None = None  # Share of the rate at the end of a cosine.
@@ -31,7 +31,7 @@ class Recipe:
     clip_norm: float | None = None
     beta1: float | None = None
     beta2: float | None = None
-    decays_all: bool = False  # Norms and biases too, which mostly have no decay.
+    decays_all: bool = False  # Whether norms and biases have the weight decay too.
 
 
 RESIDUAL = Recipe(
@@ -83,7 +83,7 @@ LANGUAGE = Recipe(
     beta1=0.9,
     beta2=0.99,
 )
-"""At a width of 128, the least of the built-in ones."""
+"""At a width of 128, the smallest of the presets."""
 AIRBENCH = Recipe(
     source="airbench94 (Jordan 2024, arXiv 2404.00498)",
     optimizer="sgd",
@@ -112,27 +112,27 @@ BY_NAME = {
 }
 TRANSFORMERS = ("vit_", "swin_", "maxvit_", "convnext_")
 WITHOUT_NORMS = ("alexnet", "vgg", "squeezenet")
-"""Models of torchvision, by the beginnings of their names; VGG's variants with BatchNorm too."""
+"""Prefixes of torchvision's models; VGG's variants with BatchNorm are included."""
 WIDTH = 128
-"""Of `LANGUAGE`. nanoGPT has 1e-3 for 384 and 6e-4 for 768, on one line with it: the rate falls
-with the width to the power of two thirds."""
+"""Of `LANGUAGE`. nanoGPT has 1e-3 for 384 and 6e-4 for 768, which fits the same power law: the rate
+falls with the width to the power of two thirds."""
 FINE = 0.1
-"""The share of the rate for weights that are trained already."""
+"""The share of the rate for pretrained weights."""
 
 
 def recipe_of(
     model: str, options: Any, *, fine: bool = False, optimizer: Optimizer | None = None
 ) -> Recipe:
-    """Return a model's recipe; with an `optimizer` that it does not use, that one's usual recipe.
+    """Return a model's recipe; for another `optimizer`, the usual recipe of this optimizer.
 
-    `fine`: the training starts from weights of another one.
+    `fine`: whether the training starts from pretrained weights.
     """
     found = _by_model(model, options)
     if optimizer and optimizer != found.optimizer:
         usual = found if "sgd" not in (optimizer, found.optimizer) else UNKNOWN
         usual = RESIDUAL if optimizer == "sgd" else usual
         own = {name: getattr(found, name) for name in ("clip_norm", "final_rate", "schedule")}
-        # The decay of adam is a part of the gradients, which its averages level out.
+        # adam adds the decay to the gradients, where its averages cancel the effect.
         decay = 0.0 if optimizer == "adam" else usual.weight_decay
         found = replace(usual, optimizer=optimizer, weight_decay=decay, **own)
     if fine:
@@ -144,8 +144,8 @@ def recipe_of(
 def optimizer_of(model: str, rate: float | None) -> Optimizer:
     """Return the optimizer of a job that names none.
 
-    A rate of the job's own is for SGD, as rates of that size are written most; but nobody trains a
-    language model with it.
+    If a job sets the rate, the default is SGD, as most such rates are of its size; for gpt it is
+    the recipe's optimizer.
     """
     recipe = _by_model(model, None)
     return recipe.optimizer if rate is None or model == "gpt" else "sgd"
@@ -163,10 +163,10 @@ def _by_model(model: str, options: Any) -> Recipe:
 
 
 def _of_gpt(options: Any) -> Recipe:
-    """The wider a model, the lower its rate."""
+    """Return the recipe of a gpt: the rate decreases with the width."""
     try:
         width = max(WIDTH, gpt_of(options).width)
-    except (TypeError, ValueError, KeyError):  # Options that are a mistake, which a rule reports.
+    except (TypeError, ValueError, KeyError):  # A rule reports the invalid options.
         return LANGUAGE
     share = (WIDTH / width) ** (2 / 3)
     rate, limit = (
@@ -176,7 +176,7 @@ def _of_gpt(options: Any) -> Recipe:
 
 
 def filled(train: Any) -> dict[str, Any]:
-    """Return the values of the keys that a job does not write, from the recipe of its model."""
+    """Return the values of the keys that a job does not set, from the recipe of its model."""
     optimizer = train.optimizer or optimizer_of(train.model, train.learning_rate)
     recipe = recipe_of(train.model, train.options, fine=bool(train.weights), optimizer=optimizer)
     schedule = train.schedule or recipe.schedule

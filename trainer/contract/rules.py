@@ -42,7 +42,7 @@ def problems(values: Values, written: Written) -> Iterator[Problem]:
 
 
 def keys_have_a_use(values: Values, written: Written) -> Iterator[Problem]:
-    """A key that is only for some values of another one is left out beside others."""
+    """A key that is for some values of another key must not be set with other values."""
     for section, each in KEYS:
         name, only = f"{section}.{each.name}", about(each).only
         if only is None or name not in written or not {name, only.of} <= values.keys():
@@ -79,7 +79,7 @@ def url_leads_to_shards(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def validation_is_of_known_data(values: Values, _: Written) -> Iterator[Problem]:
-    """A custom function returns the parts that it wants."""
+    """A custom function returns its parts itself."""
     if values["train.validation"] and is_own(values["train.dataset"]):
         fix = "leave it out, and return the validation part instead of the test part"
         yield Problem("train", "validation", "is for the trainer's own data sets", fix)
@@ -112,7 +112,7 @@ def image_size_fits_the_model(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def tokens_are_of_a_text(values: Values, _: Written) -> Iterator[Problem]:
-    """Only texts have tokens; only a tokenizer that is trained here gets its size from the job."""
+    """Only texts have tokens, and need a gpt or custom data; only some have a separator."""
     tokenizer, model = values["train.tokenizer"], values["train.model"]
     if tokenizer and values["train.dataset"] != "text":
         yield Problem("train", "tokenizer", "is for `dataset: text`", "leave it out")
@@ -152,7 +152,7 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
         return f"{model} is for images", "write `model: gpt`"
     if model == "gpt" and dataset != "text":
         return "gpt is for text", "write for example `model: cnn`"
-    # lenet's two 5x5 convolutions reduce 8x8 pixels to none; resnet18 reduces them to one, and
+    # lenet's two 5x5 convolutions need more than 8x8 pixels; resnet18 reduces 8x8 to one pixel, and
     # BatchNorm cannot train on one sample of one pixel.
     if dataset == "digits" and model != "cnn" and not of_torchvision(model):
         return f"{model} needs larger images than the 8×8 of digits", "write `model: cnn`"
@@ -162,7 +162,7 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
 
 
 def options_are_of_the_model(values: Values, _: Written) -> Iterator[Problem]:
-    """A custom file gets them; of the trainer's models only the gpt has any."""
+    """They are for custom functions, and for gpt."""
     options, model = values["train.options"], values["train.model"]
     if options is None or is_own(model):
         return
@@ -254,7 +254,7 @@ def warm_up_is_before_another_way(values: Values, written: Written) -> Iterator[
 
 
 def norms_are_synchronised_in_every_step(values: Values, _: Written) -> Iterator[Problem]:
-    """Ranks that step by themselves do not wait for each other's samples."""
+    """Synchronised norms need all ranks in each step, and the model on each rank."""
     divided = any(values[f"parallel.{name}"] for name in ("shard", "tensor", "pipeline"))
     if values["train.sync_batch_norm"] and (values["exchange.mode"] != "every_step" or divided):
         fix = "leave it out, or write `exchange: {mode: every_step}` without `parallel`"
@@ -280,7 +280,7 @@ def buckets_are_of_ddp(values: Values, written: Written) -> Iterator[Problem]:
 
 
 def comparisons_are_of_equal_ranks(values: Values, written: Written) -> Iterator[Problem]:
-    """In the local modes ranks have other gradients, and between two exchanges other parameters."""
+    """In the local modes the gradients of ranks differ, and between exchanges their parameters."""
     mode = values["exchange.mode"]
     for key, usual in (("repeat_above", None), ("compare_every", 0)):
         used = f"faults.{key}" in written and values[f"faults.{key}"] != usual

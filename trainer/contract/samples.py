@@ -9,9 +9,9 @@ from trainer.contract.keys import Only, key
 from trainer.contract.models import CROPPED, PHOTOGRAPHS
 
 BYTES = 256
-"""Tokens of byte-pair encoding before it is trained, besides the one between documents."""
+"""Base tokens of byte-pair encoding, one for each byte, without the one between documents."""
 VOCABULARY = 8192
-"""Tokens that are trained if a job does not say how many."""
+"""The default number of tokens of a trained tokenizer."""
 
 
 OF_PHOTOGRAPHS = Only("train.dataset", PHOTOGRAPHS, "is for `dataset: folder` and shards")

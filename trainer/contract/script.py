@@ -1,7 +1,7 @@
-"""How the command of a job begins: with a Python script, or with `-m` and a module.
+"""Checks that the command of a job begins with a Python script, or with `-m` and a module.
 
-The launcher starts one process for each GPU with Python, so a command that begins with another
-program, or with a launcher of its own, would fail or train on each GPU alone. kit checks this
+The launcher starts one Python process for each GPU, so a command that begins with another
+program, or with its own launcher, would fail or train separately on each GPU. kit checks this
 before a deploy; the launcher, which contains this module, checks it again.
 """
 
@@ -21,7 +21,7 @@ LAUNCHERS = (
 
 
 def foreign_start(command: Sequence[str]) -> str:
-    """Return what a command begins with in place of a script or a module, or ""."""
+    """Return the beginning of a command that is not a script or a module, or ""."""
     first = command[0]
     if first == "-m":
         module = "".join(command[1:2])
@@ -31,5 +31,5 @@ def foreign_start(command: Sequence[str]) -> str:
     if name.lower().endswith(SCRIPTS):
         paths = (f"/{each.replace('.', '/')}.py" for each in LAUNCHERS if "." in each)
         return first if f"/{first}".endswith(tuple(paths)) else ""
-    # A script may have a name without `.py`. Folders named bin have programs.
+    # A script may lack `.py`, but files in folders named bin are programs.
     return "" if name and "." not in name and folders and folders[-1] != "bin" else first

@@ -1,4 +1,4 @@
-"""The names of files that are no part of a data set, and those of archives."""
+"""The names of files that do not belong to a data set, and the names of archives."""
 
 from pathlib import PurePath
 
@@ -11,7 +11,7 @@ _LEFT = frozenset(
         "__pycache__",
     }
 )
-"""Files and folders that systems leave beside those of their users, in lower case."""
+"""Files and folders that systems create beside those of users, in lower case."""
 
 
 def is_archive(name: str) -> bool:
@@ -20,7 +20,7 @@ def is_archive(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is one of a system, an editor or git, and not of a data set."""
+    """Whether a file or folder belongs to a system, an editor or git, not to a data set."""
     return name.startswith(".") or name.lower() in _LEFT
 
 

@@ -30,9 +30,9 @@ ADVICE = {
 
 
 def require_alike(world: World, own: dict[str, Any]) -> None:
-    """Raise HaltError on all ranks if hosts differ; `own` is what `describe` says of this one."""
+    """Raise HaltError on all ranks if hosts differ; `own` is this host's, from `describe`."""
     found = world.gather(own if world.local_rank == 0 else None)
-    # An older trainer sends something else.
+    # An older trainer sends another type.
     unknown = {"host": "a host with another trainer"}
     hosts = [each if isinstance(each, dict) else unknown for each in found if each is not None]
     for topic, advice in ADVICE.items():
@@ -55,7 +55,7 @@ def name(hosts: list[str]) -> str:
 
 
 def describe(job: TrainJob, host: str, data: DataSet, kept: Path) -> dict[str, Any]:
-    """Describe this host by topic; `data` are on the CPU, and `kept` is for their digests."""
+    """Describe this host by topic; `data` are on the CPU, `kept` is a cache of their digests."""
     sections = asdict(job).items()
     settings = {
         f"{section}.{key}": value

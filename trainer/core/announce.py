@@ -28,7 +28,7 @@ class Announcer:
         self.found = NOTHING  # The newest evaluation.
         self.checkpoint: str | None = None  # The newest; the writer's thread sets it.
         self.speed = Speed()
-        """How the speed is counted."""
+        """Converts the speed to the units of the data."""
 
     def emit(self, event: events.Event) -> None:
         """Print an event of the training."""
@@ -42,11 +42,11 @@ class Announcer:
         self.recall(checkpoint, Evaluation(0, nan, metrics))
 
     def recall(self, checkpoint: str | None, found: Evaluation) -> None:
-        """Record what is known of a training that continues."""
+        """Restore the values of a training that continues."""
         self.checkpoint, self.found = checkpoint, found
 
     def moved(self, world: World) -> Announcer:
-        """Return the announcer of another world, which repeats the same values."""
+        """Return an announcer for another world, with the same values."""
         moved = Announcer(world, self._labels)
         moved.recall(self.checkpoint, self.found)
         return moved
@@ -129,18 +129,18 @@ class Announcer:
 
 
 BAR = 24  # Characters.
-BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds between two.
+BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds between two updates.
 ERASE = "\r\033[K"  # ECMA-48: go to the beginning of the line, delete to its end.
 
 
 class Pace:
-    """Decides when to measure again, and measures the speed since the last measurement."""
+    """Decides when a measurement is due, and measures the speed since the last one."""
 
     def __init__(self) -> None:
         self._at, self._done = time.monotonic(), -1  # The last measurement.
 
     def due(self, seconds: float) -> bool:
-        """Whether the last measurement is at least so many seconds old."""
+        """Whether the last measurement is at least `seconds` old."""
         return time.monotonic() - self._at >= seconds
 
     def look(self, samples: int) -> float:
@@ -164,7 +164,7 @@ class Live:
         self._people, self._programs = Pace(), Pace()
 
     def step(self, figures: StepFigures) -> None:
-        """Show a step if it is due: only then wait for this rank's loss."""
+        """Show a step if an update is due; wait for this rank's loss only in this case."""
         shows = self._shows and self._people.due(self._every)
         tells = self._lines and self._programs.due(event_seconds(self._announcer.age()))
         if not shows and not tells:

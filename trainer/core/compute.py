@@ -1,8 +1,8 @@
 """The objects of a training's computation, and the memory of its steps.
 
 The type of the model's arithmetic (weights, gradients and optimizer stay in float32); torch.compile
-and the number of graphs that it makes; moving averages of the weights; how large the gradients of
-the newest steps were; whether the mean losses of the epochs fall.
+and the number of graphs that it makes; moving averages of the weights; gradient norms of the newest
+steps; whether the mean losses of the epochs fall.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose(wish: str, world: World) -> str:
-    """Return the job's precision or, for auto, the one that the oldest GPU has tensor cores for.
+    """Return the job's precision or, for auto, the fastest one of the oldest GPU's tensor cores.
 
     bf16 from Ampere (compute capability 8.0) on, fp16 from Volta (7.0) on; fp32 on CPUs.
     developer.nvidia.com/cuda-gpus lists the capabilities.
@@ -36,7 +36,7 @@ def choose(wish: str, world: World) -> str:
 
 
 def fastest(capability: tuple[int, int]) -> str:
-    """The type that a GPU of this compute capability has tensor cores for; (0, 0) is a CPU."""
+    """The fastest type of the tensor cores of this compute capability; (0, 0) is a CPU."""
     return "bf16" if capability >= (8, 0) else "fp16" if capability >= (7, 0) else "fp32"
 
 
@@ -69,14 +69,14 @@ class Compiled:
     """
 
     parts: int = 0  # Parts passed to the compiler so far.
-    before: int = 0  # Graphs that Dynamo had made in this process.
+    before: int = 0  # Graphs of earlier models that Dynamo has made in this process.
 
     def compile(self, model: nn.Module, job: TrainJob, *, several: bool) -> nn.Module:
         """Return the module that replaces the model in computations, with the same parameters.
 
-        `several`: there may be more ranks than this one.
+        `several`: whether there may be other ranks.
         """
-        # The import takes a second, which other jobs need not spend.
+        # The import takes a second, so other jobs skip it.
         from torch._dynamo import config, lookup_backend
 
         # One compiled backward pass would return all gradients at its end. For DDP, Dynamo divides
@@ -133,7 +133,7 @@ class Lookahead(Average):
 
     @staticmethod
     def decay(done: float) -> float:
-        """The decay of an update after the share `done` of all steps; 1 for the last update."""
+        """The decay of an update after the share `done` of all steps; 1 in the last update."""
         return 0.95**5 * done**3 if done < 1 else 1.0
 
     @torch.no_grad()
@@ -144,16 +144,16 @@ class Lookahead(Average):
 
 
 class MovingAverage(Average):
-    """An exponential moving average that is tested and served, and changes no training.
+    """An exponential moving average that is tested and served, and does not affect the training.
 
     As in torchvision's references/classification (train.py, ExponentialMovingAverage): the average
     of parameters and buffers, with a decay for the number of samples and epochs instead of steps.
-    That one moves every 32 steps, and accordingly further.
+    torchvision updates its average every 32 steps, by an accordingly larger step.
     """
 
     @staticmethod
     def decay(wish: float, samples: int, epochs: int) -> float:
-        """The decay of a step of so many samples in a training of so many epochs."""
+        """The decay of a step of `samples` in a training of `epochs`."""
         return 1 - min(1.0, (1 - wish) * samples / epochs)
 
     @torch.no_grad()
@@ -166,9 +166,9 @@ class MovingAverage(Average):
 
 
 KEPT = 100
-"""Steps whose median norm is the usual one."""
+"""Steps over which the median norm is computed."""
 LEAST = 20
-"""Steps before any is suspicious: the first ones differ much."""
+"""Steps before any norm can be suspicious: the first norms vary much."""
 
 
 class Norms:
@@ -178,41 +178,40 @@ class Norms:
         self._known: deque[float] = deque(maxlen=KEPT)
 
     def times_usual(self, norm: float) -> float:
-        """Return how many times as large as usual a norm is; 0 if that is not known yet."""
+        """Return the ratio of a norm to the median; 0 if that is not known yet."""
         usual = median(self._known) if len(self._known) >= LEAST else 0.0
         return norm / usual if usual > 0 and math.isfinite(norm) else 0.0
 
     def note(self, norm: float) -> None:
-        """Remember the norm of a step that is taken."""
+        """Add the norm of a step."""
         if math.isfinite(norm):
             self._known.append(norm)
 
 
 AT_GUESSING = 0.99
-"""The share of the loss of guessing from which on a mean over an epoch has learned nothing."""
+"""An epoch has learned nothing if its mean loss is at least this share of the loss of guessing."""
 LEARNED = 0.9
-"""The share below which a training has learned something, which it can lose."""
+"""A training has learned something once its loss is below this share of the loss of guessing."""
 EPOCHS, STEPS = 3, 200
-"""Whole epochs and steps after the warm-up before a training that has never learned is ended: large
-data sets with many classes begin slowly."""
+"""Whole epochs and steps after the warm-up before a training that has never learned is stopped:
+large data sets with many classes begin slowly."""
 
 
 @dataclass
 class Learning:
     """The progress of a run's learning; the same on every rank."""
 
-    guess: float | None = None  # Nats; None: it is not judged.
+    guess: float | None = None  # Loss of guessing in nats; None: the training is not judged.
     learned: bool = False  # In any epoch so far.
-    epochs: int = 0  # In a row, at the loss of guessing.
+    epochs: int = 0  # Successive epochs at the loss of guessing.
     steps: int = 0  # Of these epochs.
     good: str = ""  # The last checkpoint of an epoch that had learned.
     last: int = 0  # The step at the end of the last epoch.
 
     def note(self, loss: float | None, step: int, *, warm: bool) -> str:
-        """Count an epoch of a mean `loss`; return what is wrong, or nothing.
+        """Count an epoch of a mean `loss`; return a description of a fault, or "".
 
-        `warm`: the rate had risen to its height before the epoch. A loss is unknown if all steps
-        were skipped.
+        `warm`: the warm-up ended before the epoch. The loss is None if all steps were skipped.
         """
         taken, self.last = step - self.last, step
         if self.guess is None or not self.guess or loss is None:

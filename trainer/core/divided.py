@@ -1,15 +1,15 @@
-"""The state of a run that no file of one rank has: of a divided model, and in memory.
+"""The state of a divided model in pieces, and the state that ranks hold in memory.
 
-The state of a divided model is saved in pieces, and resumed at any sizes. The state in memory is
-that of a training whose group has changed.
+The pieces of a divided model can be resumed at any world size. The state in memory is used when
+the group of a training has changed.
 
 An all-reduce is not atomic: when a rank is lost, some of the others may have taken a step whose
-gradients the rest did not receive. A rank that took it has all parts of it, also the part of the
-lost rank. So every state is a valid one, that of a first part of the job's samples, each counted
-once; the one with the most samples is the best, and the ranks without it get it from one that has
-it. States of as many samples differ if a rank was left out and the others have taken its step
-again, without it: the newest group in which a rank has agreed on a state distinguishes them.
-tests/trainer/interleavings.py tries the orders in which this can happen.
+gradients the rest did not receive. A rank that took it has the gradients of all ranks, including
+the lost one. So each state is valid: it has processed a prefix of the job's samples, each once.
+The state with the most samples is the best, and the ranks without it get it from one that has
+it. States with equal numbers of samples differ if a rank was left out and the others have repeated
+its step without it: the newest group in which a rank has agreed on a state distinguishes them.
+tests/trainer/interleavings.py tests the orders in which this can happen.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from trainer.core.run import Run
 from trainer.record.telemetry import Evaluation
 
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
-"""The optimizer's state by the names of parameters, so that stages have nothing in common."""
+"""The optimizer's state by the names of parameters, which differ between stages."""
 
 
 def named_state(run: Run) -> dict[str, Any]:
     """Return the model's and the optimizer's state by names; tensors share their memory."""
-    run.optimizer.zero_grad(set_to_none=True)  # Otherwise the optimizer's state may be missing.
+    run.optimizer.zero_grad(set_to_none=True)  # With gradients, its state may be missing.
     model = {f"model.{name}": each for name, each in get_model_state_dict(run.model).items()}
     found = get_optimizer_state_dict(run.model, run.optimizer, options=FLAT)
     return model | {f"optimizer.{name}": each for name, each in found.items()}
 
 
 def set_named_state(run: Run, state: Mapping[str, Any]) -> None:
-    """Load what `named_state` has returned, with other values."""
+    """Load a state of the form that `named_state` returns."""
 
     def below(prefix: str) -> dict[str, Any]:
         found = {key: each for key, each in state.items() if key.startswith(prefix)}
@@ -80,16 +80,16 @@ def join(run: Run, contents: Iterator[State]) -> None:
 
 
 def ranks_of_parts(found: Found) -> list[int]:
-    """Return ranks whose parts together are one replica, of those that are on some host."""
+    """Return ranks whose parts form one replica, of the parts that some host has."""
     count = cells(parts.own_of(found.saved).way)
     chosen = {rank % count: rank for rank in sorted(found.parts, reverse=True)}
     return [chosen[cell] for cell in sorted(chosen)]
 
 
 def whole_state(run: Run, state: State) -> State:
-    """Return the state of a training that was not divided as the pieces of one rank.
+    """Return the state of an undivided model as the pieces of one rank.
 
-    The optimizer's state has numbers there, in the order of `grouped_names`.
+    Its optimizer's state is keyed by numbers, in the order of `grouped_names`.
     """
     train = run.job.train
     model = build_empty_gpt(train, run.data) if train.model == "gpt" else run.model
@@ -104,7 +104,7 @@ def whole_state(run: Run, state: State) -> State:
 def whole_model(run: Run) -> dict[str, Tensor]:
     """Return the state of the whole model on the CPU, on the ranks that write; all must call it.
 
-    The pieces of one rank after the other pass through the memory of all.
+    Each rank in turn broadcasts its pieces, so all ranks need memory for one rank's pieces.
     """
     own = saved_as_bytes(pieces_of(get_model_state_dict(run.model)))
     keeps, found = is_writer(run.job, run.world), dict[str, Tensor]()
@@ -124,14 +124,14 @@ def saved_as_bytes(state: State) -> bytes:
 
 
 class Claim(NamedTuple):
-    """The state in the memory of a rank; the highest is the state of all.
+    """The position of the state in a rank's memory; all ranks get the state of the highest.
 
-    At an epoch's end the state before its evaluation is the higher one: all ranks take part in it.
+    At an epoch's end the state before the evaluation is higher: all ranks must take part in it.
     """
 
     samples: int  # Of all epochs.
-    generation: int  # Of the group in which it agreed on a state last.
-    epoch: int  # Negative.
+    generation: int  # Of the last group in which it agreed on a state.
+    epoch: int  # Negated.
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ def elect(claims: list[Claim | None]) -> int | None:
 def resume_live(run: Run) -> Progress | None:
     """Give all ranks the state that one of them has in memory; None if none has any.
 
-    All ranks must call it. With local steps each rank has a state of its own, of which those of
-    lost ranks are gone: then a checkpoint is the newest state that all can agree on.
+    All ranks must call it. With local steps the ranks' states differ, and those of lost ranks are
+    lost: the newest common state is then a checkpoint.
     """
     known = run.world.gather(describe(run))
     first = elect([about.claim if about else None for about in known])
@@ -177,7 +177,7 @@ def resume_live(run: Run) -> Progress | None:
 
 
 def describe(run: Run) -> About | None:
-    """Describe what this rank has in memory, if it has trained."""
+    """Describe the state in this rank's memory, if it has trained."""
     progress, saver = run.reached.progress, run.saver
     if progress is None or not run.ranks.holds_all:
         return None
@@ -205,5 +205,5 @@ def unpack(run: Run, content: bytes) -> None:
 
 
 def objects(run: Run) -> dict[str, Any]:
-    """The objects whose state makes the training."""
+    """The objects that hold the state of the training."""
     return {**run.parts(), **run.steppers}

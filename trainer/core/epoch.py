@@ -24,9 +24,9 @@ from trainer.parallel.halt import HaltError
 from trainer.record.telemetry import StepFigures, Trained
 
 SKIP_LIMIT, FEW = 0.1, 3
-"""Share of an epoch's steps, and their number at least, that may be left out."""
+"""Share of an epoch's steps that may be skipped, and the number that may always be skipped."""
 UNMOVED = 100
-"""Steps without a change of the weights after which kit warns, and each time again."""
+"""kit warns after each so many steps in a row that do not change the weights."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
 
 
 def require_few_skipped(run: Run, tally: Tally) -> None:
-    """Raise HaltError on all ranks if so many steps were left out that little is trained."""
+    """Raise HaltError on all ranks if more steps were skipped than the job allows."""
     steps = -(-len(run.data.train) // run.global_batch)
     most = (run.job.train.skip_limit or SKIP_LIMIT) * steps
     if len(tally.skipped) > max(most, FEW):
@@ -122,7 +122,7 @@ def compare(run: Run, progress: Progress) -> None:
 
 
 def own_reads(run: Run, left: Tensor, augmentation: Augmentation) -> Iterator[Tensor]:
-    """Yield what this rank reads for its micro-batches of the next steps, int64 [n] each."""
+    """Yield the samples that this rank reads for its next micro-batches, int64 [n] each."""
     for batch in shards.batches(left, run.global_batch):
         grouped = run.data.train.grouped(batch)
         for piece in run.pieces(batch):
@@ -130,9 +130,9 @@ def own_reads(run: Run, left: Tensor, augmentation: Augmentation) -> Iterator[Te
 
 
 def tell_unmoved(run: Run, progress: Progress, before: int) -> None:
-    """Say that no step has changed the weights for long, or that they move again.
+    """Report that steps do not change the weights any more, or that they do again.
 
-    `before` is the number of such steps before the last one. The first rank of each host says it.
+    `before` is the number of such steps before the last one. Local rank 0 of each host reports it.
     """
     steps = run.meter.unmoved
     if run.world.local_rank != 0 or (steps % UNMOVED if steps else before < UNMOVED):
@@ -148,7 +148,7 @@ def tell_unmoved(run: Run, progress: Progress, before: int) -> None:
 
 
 def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:
-    """Report the loss that was not finite; halt unless the job skips such steps."""
+    """Report a non-finite loss; halt unless the job skips such steps."""
     where = f"in step {progress.step}, epoch {progress.epoch + 1}: {'; '.join(step.bad_losses)}"
     if run.job.train.on_nan == "stop":
         raise HaltError("loss", f"the loss is not finite {where}")

@@ -1,8 +1,8 @@
-"""The loss and the metrics on the samples of the validation, or of the test.
+"""The loss and the metrics on the validation samples or the test samples.
 
-The test after the training is by the checkpoint that the validation has chosen. A training learns
-nothing, or no longer, if its loss is that of guessing, which gives each class its share of the
-training samples, for any sample: its mean cross entropy is the entropy of the labels, ln K for
+The test after the training uses the checkpoint with the best validation. A training that has
+collapsed, or never learns, has the loss of guessing: a model that predicts the shares of classes in
+the training samples for each sample. Its mean cross entropy is the entropy of the labels, ln K for
 K classes of equal size.
 """
 
@@ -43,13 +43,13 @@ EVALUATION_BATCH = 512
 """Samples of up to 64 pixels a side; fewer of larger ones. Without gradients the batch size affects
 only memory."""
 
-LARGEST_LOSS = 700.0  # e to its power is still a number.
+LARGEST_LOSS = 700.0  # exp() of more overflows.
 SCORES = 2**27
-"""Of a text: scores of a batch at most, 512 MiB in float32."""
+"""The most scores of a batch of text: 512 MiB in float32."""
 
 
 def outputs_of(run: Run) -> Callable[[Any], Any]:
-    """Return the function from inputs to float32 outputs by which the model is tested.
+    """Return the function that computes the tested model's float32 outputs from inputs.
 
     All ranks must call it equally often. In a pipeline, only the last stage gets outputs.
     """
@@ -70,9 +70,9 @@ def outputs_of(run: Run) -> Callable[[Any], Any]:
 
 @torch.no_grad()
 def evaluate(run: Run, test: Samples) -> Evaluation:
-    """Measure each sample of a part on exactly one rank; all ranks return the same.
+    """Evaluate each of the samples on exactly one rank; all ranks return the same.
 
-    Raises HaltError on all ranks if an accuracy is no share.
+    Raises HaltError on all ranks if a metric named accuracy is not in 0 to 1.
     """
     run.ranks.share_buffers(run.modules)
     run.tested.eval()
@@ -109,7 +109,7 @@ def batch_size(run: Run) -> int:
 
 
 def combined(run: Run, sums: dict[str, float], seen: int) -> Evaluation:
-    """Combine the ranks' sums: each sample counts once, whichever rank has measured it."""
+    """Combine the ranks' sums to means; each sample counts once."""
     known = run.world.gather((sums, seen))
     count = sum(own_seen for _, own_seen in known)
     names = dict.fromkeys(name for own, _ in known for name in own)
@@ -123,9 +123,9 @@ def combined(run: Run, sums: dict[str, float], seen: int) -> Evaluation:
 
 
 def text_metrics(run: Run, loss: float) -> dict[str, float]:
-    """Return what a text's mean loss a token, in nats, is as other figures.
+    """Convert a text's mean loss per token, in nats, to other metrics.
 
-    Bits a byte can be compared between tokenizers, perplexities only for one.
+    Bits per byte can be compared between tokenizers, perplexities only for one tokenizer.
     """
     data = run.data
     if not (data.text and run.task.classifies):
@@ -142,10 +142,10 @@ WEIGHTS = ("model", "average")
 
 @contextmanager
 def best_weights(run: Run, newest: str) -> Iterator[str]:
-    """Give the model the weights of the best checkpoint for a while, and yield its name.
+    """Load the weights of the best checkpoint, yield its name, then restore the weights.
 
-    All ranks must enter it, after the checkpoint `newest` is on the disk. A model that ranks divide
-    keeps its weights, as no rank could load it whole.
+    All ranks must enter it, after the checkpoint `newest` is on the disk. A divided model keeps its
+    weights, as one rank may lack the memory for the whole model.
     """
     content = b"" if run.job.parallel.used else run.world.broadcast(_best(run, newest), 0)
     if not content:
@@ -178,20 +178,20 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 COUNTED = 2**20
-"""Tokens of a text of which the shares are counted."""
+"""Number of a text's first tokens by which the shares of tokens are counted."""
 
 
 def entropy_of(labels: Tensor, classes: int = 0, smoothing: float = 0.0) -> float:
-    """Return the entropy in nats of class numbers, int64 [N], of so many classes."""
+    """Return the entropy in nats of class numbers, int64 [N], of at least `classes` classes."""
     shares = labels.bincount(minlength=classes).double() / max(len(labels), 1)
     shares = (1 - smoothing) * shares + smoothing / len(shares)
     return float(-torch.special.xlogy(shares, shares).sum())
 
 
 def guessing(run: Run) -> float | None:
-    """Return the loss of guessing, in nats; None where the loss is no cross entropy of classes.
+    """Return the loss of guessing, in nats; None if the loss is not a cross entropy of classes.
 
-    Smoothed labels are guessed as such: the shares of the classes are smoothed, too.
+    With label smoothing, the shares of the classes are smoothed too.
     """
     smoothing = run.job.train.label_smoothing
     if not run.task.classifies:
@@ -212,9 +212,9 @@ def guessing(run: Run) -> float | None:
 def judge(
     run: Run, progress: Progress, loss: float | None, found: Evaluation, *, saved: bool
 ) -> None:
-    """Look at an epoch's mean loss; all ranks must call it, after the epoch's checkpoint.
+    """Check an epoch's mean loss for a collapse; all ranks must call it, after the checkpoint.
 
-    Raises HaltError on all ranks if nothing is learned, unless the job continues then.
+    Raises HaltError on all ranks if nothing is learned, unless `on_collapse` is continue.
     """
     state, train = run.learning, run.job.train
     length = train.warm_up or 0
@@ -237,7 +237,7 @@ def judge(
 
 
 def tell(run: Run, what: str) -> None:
-    """Warn people and kit; rank 0 says it."""
+    """Print a warning and emit an event on rank 0."""
     if run.world.rank == 0:
         say_error(f"trainer: warning: {what}")
         run.announcer.emit(events.Untaught(message=what))

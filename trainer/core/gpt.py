@@ -1,7 +1,7 @@
-"""The GPT, and how it is divided: layers among ranks of a tensor group, blocks in stages.
+"""The GPT, and its division: layers among the ranks of a tensor group, blocks in stages.
 
-Shapes: N samples of a batch, T tokens, W features (the width), H heads, K tokens known, P ranks of
-a tensor group. From text, int64 [N, T], to scores (logits) of the next tokens, [N, K, T].
+Shapes: N samples of a batch, T tokens, W features (the width), H heads, K tokens in the vocabulary,
+P ranks of a tensor group. From text, int64 [N, T], to logits of the next tokens, [N, K, T].
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from trainer.data.shards import generator
 from trainer.parallel.sharded import Division
 
 BASE = 10_000.0
-"""Of the wavelengths of rotary positions, 2 pi to 2 pi times this (Su et al. 2021, section 3.3)."""
+"""Base of rotary positions: wavelengths are 2 pi to 2 pi times this (Su et al. 2021, sect. 3.3)."""
 
 
 class GPT(nn.Module):
     """GPT-2 (Radford et al. 2019) without biases, or with rotary positions.
 
-    Any of its parts can be left out to make a stage of a pipeline: `embedding` and `positions`
-    belong to the first, `norm` and `head` to the last, and each has some `blocks` under the names
-    that they have in the whole model.
+    A stage of a pipeline lacks some parts: `embedding` and `positions` belong to the first stage,
+    `norm` and `head` to the last, and each stage has some `blocks` under the names that they have
+    in the whole model.
     """
 
     embedding: nn.Embedding | None
@@ -50,10 +50,10 @@ class GPT(nn.Module):
         recompute: bool = False,
         end: int | None = None,
     ) -> None:
-        """`initialise` gives it its weights. `end`: the token with which each document begins.
+        """`initialise` sets the weights. `end`: the token with which each document begins.
 
-        With `recompute`, only the input of each block is kept: the backward pass computes its inner
-        values again, to save memory (Chen et al. 2016, arXiv 1604.06174).
+        With `recompute`, only the input of each block is kept: the backward pass recomputes its
+        activations, to save memory (Chen et al. 2016, arXiv 1604.06174).
         """
         super().__init__()
         self.size, self.recompute, self.end = size, recompute, end
@@ -65,7 +65,7 @@ class GPT(nn.Module):
         self.head = None if size.tied else nn.Linear(size.width, classes, bias=False)
 
     def forward(self, inputs: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """From [N, T] to [N, K, T]; of a later stage, from the features [N, T, W] before it.
+        """From [N, T] to [N, K, T]; in a later stage, from the previous stage's features [N, T, W].
 
         A later stage also needs the `tokens`, [N, T]. A stage that is not the last returns
         features.
@@ -80,9 +80,9 @@ class GPT(nn.Module):
         return self.scores(self.norm(features)) if self.norm else features
 
     def seen(self, tokens: Tensor) -> Tensor | None:
-        """Return which tokens each one sees, bool [N, 1, T, T]: those before it in its document.
+        """Return the attention mask, bool [N, 1, T, T]: a token sees earlier ones of its document.
 
-        None if there are no documents: then each token sees all those before it.
+        None if there are no documents: then each token sees all earlier ones.
         """
         if self.end is None:
             return None
@@ -101,7 +101,7 @@ class GPT(nn.Module):
         return functional.dropout(features, self.size.dropout, self.training)
 
     def scores(self, features: Tensor) -> Tensor:
-        """From normed features [N, T, W] to [N, K, T]."""
+        """From normalised features [N, T, W] to [N, K, T]."""
         if self.head:
             scores: Tensor = self.head(features)
         else:  # Weight tying: the scores use the embedding of tokens too.
@@ -133,11 +133,11 @@ class Block(nn.Module):
         return features + self.left(hidden)
 
     def left(self, features: Tensor) -> Tensor:
-        """Return what dropout leaves in training (Srivastava et al. 2014); all of it in tests."""
+        """Apply dropout in training (Srivastava et al. 2014); return `features` in evaluation."""
         return functional.dropout(features, self.dropout, self.training)
 
     def attend(self, features: Tensor, seen: Tensor | None) -> Tensor:
-        """Let each token see those before it; torch chooses the kernel, such as FlashAttention."""
+        """Compute causal attention; torch chooses the kernel, such as FlashAttention."""
         parts = self.query_key_value(features).unflatten(2, (-1, 3, self.head_width))
         query, key, value = parts.permute(3, 0, 2, 1, 4)  # [N, H, T, W / H] each.
         if self.rotary:
@@ -159,7 +159,7 @@ def rotations(length: int, width: int, device: torch.device) -> tuple[Tensor, Te
 
 
 def rotate(features: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn each pair of features [N, H, T, W / H] by its position's angle.
+    """Rotate each pair of features [N, H, T, W / H] by its position's angle.
 
     The product of a query and a key then depends on their distance alone.
     """
@@ -170,9 +170,9 @@ def rotate(features: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
 @torch.no_grad()
 def initialise(model: GPT, seed: int) -> None:
-    """Give the GPT its initial weights, those of GPT-2; the same however it is divided.
+    """Initialise the GPT's weights as in GPT-2; they do not depend on the division.
 
-    Each parameter is drawn by itself, so a rank draws only those of its stage, one at a time.
+    Each parameter has its own generator, so a rank draws only those of its stage, one at a time.
     """
     for name, weight in model.named_parameters():
         if weight.ndim < 2:
@@ -194,8 +194,8 @@ def divide_layers(model: nn.Module, mesh: DeviceMesh) -> None:
 
     As in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053): each rank computes the attention of
     H / P heads and 4 W / P hidden values; after both, the ranks sum their features [N, T, W]. So
-    each block has two exchanges forward and two backward. With tied weights the embedding is whole
-    on each rank, otherwise each has the rows of K / P tokens.
+    each block has two all-reduces forward and two backward. With tied weights each rank has the
+    whole embedding, otherwise the rows of K / P tokens.
     """
     plan: dict[str, ParallelStyle] = {
         "blocks.*.query_key_value": ColwiseParallel(),
@@ -211,7 +211,7 @@ def divide_layers(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def keep_stage(model: nn.Module, number: int, stages: int) -> None:
-    """Remove all but one stage of the GPT: its blocks, and the embedding or the scores."""
+    """Reduce the GPT to one stage: some blocks, and the embedding or the head."""
     assert isinstance(model, GPT)
     first, end = bounds(model.size, stages)[number]
     for name in list(model.blocks):
@@ -226,8 +226,8 @@ def keep_stage(model: nn.Module, number: int, stages: int) -> None:
 def bounds(size: Gpt, stages: int) -> list[tuple[int, int]]:
     """Return the blocks of each stage, as the first and the one after the last.
 
-    The blocks are divided evenly; of the rest, the stages in the middle get one more each, as the
-    first has the embedding too and the last the scores.
+    The blocks are divided evenly; stages in the middle get one of the remaining blocks each, as the
+    first stage also has the embedding, and the last the head.
     """
     least, more = divmod(size.layers, stages)
     start = (stages - more + 1) // 2

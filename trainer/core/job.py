@@ -1,4 +1,4 @@
-"""The job file, read and checked, and the oldest torch that may read a checkpoint.
+"""Reads and checks the job file, and checks that torch is new enough to load checkpoints safely.
 
 Standard library only: the launcher uses both before torch.
 """
@@ -45,7 +45,7 @@ def _job(content: Any) -> TrainJob:
 
 
 def _section(content: dict[str, Any], kind: type[Any]) -> Any:
-    """Read the section of a dataclass, whose key is its name in small letters; raises JobError."""
+    """Read the section of a dataclass; its key is the lower-case class name; raises JobError."""
     section = keys.section_name(kind)
     given = content.get(section, {})
     if not isinstance(given, dict):
@@ -64,7 +64,7 @@ def _section(content: dict[str, Any], kind: type[Any]) -> Any:
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """Return a valid value from JSON in the type of its key."""
+    """Convert a valid JSON value to the type of its key."""
     if hint is float and value is not None:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
@@ -75,7 +75,7 @@ def _error(key: str, fault: keys.Fault) -> JobError:
 
 
 def _values(job: TrainJob) -> tuple[dict[str, Any], set[str]]:
-    """Return all keys, and those with values other than the defaults: kit writes these too."""
+    """Return all keys and values, and the keys that differ from their defaults."""
     values, written = dict[str, Any](), set[str]()
     for kind in SECTIONS:
         section = keys.section_name(kind)

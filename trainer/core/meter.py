@@ -20,7 +20,7 @@ from trainer.record.telemetry import Figures, Place, StepFigures
 from trainer.store.files import replace_file
 
 EVERY = 2.0
-"""Seconds between two writes. Each waits for the GPU once, and reads the loss."""
+"""Seconds between two writes. Each write waits for the GPU once, and reads the loss."""
 KINDS = {"data": "data", "compute": "compute", "communication": "exchange"}
 """The names in metrics of the watch's kinds."""
 
@@ -28,8 +28,8 @@ KINDS = {"data": "data", "compute": "compute", "communication": "exchange"}
 class Meter:
     """Measures this rank's metrics.
 
-    KIT_METRICS is the launcher's folder for them; without it, nothing is written. The file of a
-    process that was restarted has the counters from which its successor continues.
+    KIT_METRICS is the launcher's folder for them; without it, nothing is written. A restarted
+    process continues from the counters in the file of its predecessor.
     """
 
     def __init__(self, world: World, watch: Watch, job: str, environ: Mapping[str, str]) -> None:
@@ -49,7 +49,7 @@ class Meter:
         self._reached = self._values.get("kit_train_step", 0)
         self._saved = 0.0
         self.speed = Speed()
-        """How the speed is counted."""
+        """Converts the speed to the units of the data."""
         self.unmoved = 0
         """Steps in a row that have not changed the weights."""
 
@@ -71,13 +71,13 @@ class Meter:
         self._write()
 
     def begin_epoch(self) -> None:
-        """Begin with the steps of an epoch; what was before them is the process's start."""
+        """Begin to count the steps of an epoch; the time before the first one is start-up time."""
         if not self._step_began:
             self._goodput.count("restart")
         self._step_began = time.monotonic()
 
     def step(self, figures: StepFigures) -> None:
-        """Count a step; its loss is read only for a write."""
+        """Count a step; the loss is read only when the file is written."""
         progress, samples = figures.progress, figures.samples
         self.unmoved = 0 if figures.moved else self.unmoved + 1
         now = time.monotonic()
@@ -113,7 +113,7 @@ class Meter:
         return seconds
 
     def stalled(self, seconds: float) -> None:
-        """Count a checkpoint for which the training stood still."""
+        """Count a checkpoint, and the seconds that the training paused for it."""
         self._goodput.count("checkpoint")
         self._add("kit_train_checkpoints_total", 1)
         self._add("kit_train_checkpoint_stall_seconds_total", seconds)
@@ -128,7 +128,7 @@ class Meter:
         self._saved = time.time()
 
     def epoch(self, figures: Figures) -> None:
-        """Record an epoch, and write the last one at once: no other write follows."""
+        """Record an epoch; write the last one at once, as no other write follows."""
         found, trained = figures.found, figures.trained
         if found.accuracy is not None:
             self._set("kit_train_validation_accuracy_ratio", found.accuracy)

@@ -1,7 +1,7 @@
-"""The models of images, and layers that are not trained.
+"""The models for images, and frozen layers.
 
 Shapes: N samples of a batch, C channels, S pixels a side, K classes. From images, float32
-[N, C, S, S], to scores (logits) [N, K]. The model of texts is in gpt.py.
+[N, C, S, S], to scores (logits) [N, K]. The model for texts is in gpt.py.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from trainer.custom.functions import build_own
 from trainer.data.samples import DataSet
 
 BACKBONE = "backbone"
-"""Stands for all layers but the last one with parameters, unless a layer has this name."""
+"""Stands for all layers except the last one with parameters, unless a layer has this name."""
 
 
 def freeze(model: nn.Module, names: Sequence[str]) -> None:
-    """Exclude the layers of these names, and all within them, from the training.
+    """Exclude the layers of these names, and all layers within them, from the training.
 
-    Raises JobError if a name is of no layer, or nothing is left to train.
+    Raises JobError if no layer has a name, or no parameters remain to train.
     """
     for name in names:
         for parameter in parameters_of(model, name):
@@ -60,7 +60,7 @@ def parameters_of(model: nn.Module, name: str) -> list[nn.Parameter]:
 
 
 def prefixes(name: str) -> list[str]:
-    """Return the names of all layers around a parameter, and its own."""
+    """Return the names of all layers around a parameter, and the parameter's name."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
@@ -72,9 +72,9 @@ def head_of(model: nn.Module) -> str:
 
 
 def train_mode(model: nn.Module, frozen: Sequence[str] | None) -> None:
-    """Set a model to training, but its frozen layers of BatchNorm to evaluation.
+    """Set a model to training mode, but its frozen BatchNorm layers to evaluation mode.
 
-    Their statistics belong to their weights; as a part of what is frozen they do not change.
+    Their statistics belong to the frozen weights, and must not change either.
     """
     model.train()
     for each in model.modules() if frozen else ():
@@ -84,9 +84,9 @@ def train_mode(model: nn.Module, frozen: Sequence[str] | None) -> None:
 
 
 def build_model(train: Train, data: DataSet) -> nn.Module:
-    """Build the model of a job for its data, with fresh weights from torch's global generator.
+    """Build the model of a job for its data, with new weights from torch's global generator.
 
-    Raises JobError for a fault in the user's own.
+    Raises JobError for a fault in the user's own model.
     """
     model = unfrozen_model(train, data)
     if train.freeze:
@@ -136,7 +136,7 @@ def torchvision_model(name: str, data: DataSet) -> nn.Module:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of trained values: each adds 4 bytes to every gradient exchange."""
+    """Number of trained values: each adds 4 bytes to each all-reduce of gradients."""
     return sum(each.numel() for each in model.parameters() if each.requires_grad)
 
 
@@ -226,13 +226,13 @@ class Airbench(nn.Module):
 
 def whitening_filters(data: DataSet) -> Tensor:
     """Filters [8 C, C, 2, 2] that turn 2x2 patches of training images into uncorrelated values."""
-    # 5,000 spread over all images: those of a folder are sorted by class.
+    # 5,000 evenly spaced images: those of a folder are sorted by class.
     some = torch.arange(0, len(data.train), max(1, len(data.train) // 5000))
     images = data.prepared(data.train.take(some, torch.device("cpu"))[0])
     patches = functional.unfold(images, 2).transpose(1, 2).flatten(0, 1)
     variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
     # Each eigenvector divided by the deviation along it, with a term against noise in the smallest.
-    # Then the negatives of all, as GELU passes one sign.
+    # Then the negatives of all, as GELU suppresses one sign.
     filters = (directions / (variances + 5e-4).sqrt()).T.flip(0)
     return torch.cat((filters, -filters)).view(-1, images.shape[1], 2, 2)
 
@@ -240,7 +240,7 @@ def whitening_filters(data: DataSet) -> Tensor:
 Group = tuple[float, float]
 """The factor of the learning rate, and the weight decay, of a parameter."""
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-"""Layers whose parameters have `norm_weight_decay`; those of torchvision are derived from them."""
+"""Layers whose parameters have `norm_weight_decay`; torchvision's layers are subclasses."""
 
 
 def groups_of(model: nn.Module, train: Train) -> list[tuple[str, nn.Parameter, Group]]:
@@ -278,13 +278,13 @@ def grouped_names(model: nn.Module, train: Train) -> list[list[str]]:
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
     """Group the trained parameters; a group's rate is the schedule's rate times its "scale".
 
-    Those of a divided model are grouped by their ranks too: an optimizer updates a group at once.
+    Those of a divided model are grouped by device mesh too: an optimizer updates a group at once.
     """
     groups: dict[tuple[Group, object], list[nn.Parameter]] = {}
     for _, each, group in groups_of(model, train):
         mesh = each.device_mesh if isinstance(each, DTensor) else None
         groups.setdefault((group, mesh), []).append(each)
-    # The optimizer multiplies the decay by the rate; dividing keeps the product equal for all.
+    # The optimizer multiplies the decay by the group's rate; the division cancels its "scale".
     rate = train.learning_rate
     more = {"momentum": 0.85} if train.model == "airbench" else {}
     return [

@@ -1,4 +1,4 @@
-"""What a training leaves: lines for people, figures in metrics.jsonl, and the record of a run."""
+"""The output of a training: log lines, figures in metrics.jsonl, and the record of a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def append(
 ) -> None:
     """Add a line to metrics.jsonl; `event` is start, epoch, stop or end.
 
-    `gpus` are, at the start, the UUIDs of the GPUs that each host's container sees. Where there is
+    `gpus` are, at the start, the UUIDs of the GPUs that each host's container sees. If there is
     a validation, the figures are of its samples: only `test` and the end's accuracy and loss are of
     the test samples.
     """
@@ -151,7 +151,7 @@ def tell_epoch(run: Run, figures: Figures) -> None:
 
 
 def tell_end(run: Run, figures: Figures) -> None:
-    """Report a training that is complete, with a summary to compare trainings by."""
+    """Report a complete training, with a summary for comparing trainings."""
     elapsed, trained = run.age, figures.trained
     if figures.best:
         words = ", ".join(f"{name} {value:.6g}" for name, value in figures.test.figures.items())
@@ -191,7 +191,7 @@ def row(run: Run, figures: Figures) -> str:
 
 
 def summary(run: Run, figures: Figures, steps: int, elapsed: float) -> str:
-    """A table to compare trainings by; `steps` of an epoch, `elapsed` in seconds."""
+    """A table for comparing trainings; `steps` are those of an epoch, `elapsed` is in seconds."""
     name, speed = "accuracy" if run.task.classifies else "val loss", run.announcer.speed
     return (
         f"processes  steps/epoch  elapsed s {speed.unit:>10}  {name}\n"
@@ -215,7 +215,7 @@ def begin_record(run: Run, progress: Progress, place: Place) -> None:
 
 
 def record_epoch(run: Run, figures: Figures) -> None:
-    """Record an epoch, a text of a saved model, and at the end its predictions.
+    """Record an epoch, a generated text if the model was saved, and at the end its predictions.
 
     All ranks must call it.
     """

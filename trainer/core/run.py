@@ -29,29 +29,29 @@ from trainer.record.recorder import Recorder
 
 
 class Stop:
-    """Whether this process must end after the present step, as a SIGTERM asks it to.
+    """Whether this process must end after the present step, because of a SIGTERM.
 
-    torchrun sends it to its workers when it ends, and before it restarts them because a host joined
-    or left; after 30 s it kills them (--shutdown-timeout).
+    torchrun sends SIGTERM to its workers when it ends, and before it restarts them because a host
+    joined or left; after 30 s it kills them (--shutdown-timeout).
     """
 
     requested = False
     """Whether this process must leave its group."""
     goes_on = False
-    """Whether it then joins the next one."""
+    """Whether it then joins the next group."""
 
     def saves(self, world: World) -> bool:  # noqa: ARG002
-        """Whether to save before; all ranks must call it."""
+        """Whether to save before it leaves; all ranks must call it."""
         return True
 
     def listen(self) -> None:
-        """Record signals from now on."""
+        """Install the signal handler."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "requested", True))
 
 
 @dataclass
 class Reached:
-    """The last step that this process has taken; it outlives groups."""
+    """The last step of this process; it is kept from group to group."""
 
     progress: Progress | None = None
     generation: int = 0  # The group that has agreed on the state before it.
@@ -72,7 +72,7 @@ class Run:
     compiled: Compiled | None  # Set if the job uses torch.compile.
     task: Task
     optimizer: torch.optim.Optimizer
-    rate: Callable[[float], float]  # The learning rate, after a share of the training.
+    rate: Callable[[float], float]  # The learning rate after a share of the training.
     average: Lookahead | MovingAverage | None  # Of the weights, if the job has one.
     precision: str  # fp32, bf16 or fp16.
     scaler: Any  # torch's GradScaler; disabled unless the precision is fp16.
@@ -95,7 +95,7 @@ class Run:
 
     @property
     def tested(self) -> nn.Module:
-        """The model whose outputs are tested and served: the average, unless weights follow it."""
+        """The tested and served model: the moving average or, without one, the model."""
         return self.average.average if isinstance(self.average, MovingAverage) else self.model
 
     def pieces(self, batch: Tensor) -> list[Tensor]:

@@ -1,9 +1,9 @@
-"""What decides on a step: its learning rate, and whether its gradients may change the model.
+"""The learning rate of a step, and the check of its gradients before they change the model.
 
-The rate is stateless; `rate_batch` alone lets it follow the world size. Gradients that are
-unusually large are computed again before they change the model: a fault of a GPU's memory or
-arithmetic that does not happen again then does no harm, and its rank is named if its loss was
-another one. If they are large again, the samples are the cause.
+The rate is stateless; it depends on the world size only by `rate_batch`. Unusually large gradients
+are computed again before they change the model: this repairs a transient fault of a GPU's memory
+or arithmetic, and its rank is named if its loss differs. If they are large again, the samples
+are the cause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.parallel.halt import HaltError
 
 TRIANGLE = (0.2, 0.23, 0.07)
 """Share of the rate at the start, share of the training at which the rate is highest, share of the
-rate at the end: as in cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
+rate at the end, as in cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
 
 
 def set_rate(run: Run, progress: Progress) -> None:
@@ -38,7 +38,7 @@ def set_rate(run: Run, progress: Progress) -> None:
 
 
 def warm_up(run: Run, progress: Progress) -> float:
-    """The factor of the next step's rate: it is 1 from the last step of the warm-up on."""
+    """The warm-up factor of the next step's rate: 1 from the last step of the warm-up on."""
     length, start = run.job.train.warm_up, run.job.train.warm_up_start or 0.0
     if not length:
         return 1.0
@@ -51,7 +51,7 @@ def warm_up(run: Run, progress: Progress) -> float:
 
 
 def require_warm_up_fits(run: Run, steps: int) -> None:
-    """Raise HaltError on all ranks if a training of so many steps never reaches its rate."""
+    """Raise HaltError on all ranks if the warm-up has more steps than the training."""
     length = run.job.train.warm_up or 0
     if length > steps:
         what = f"train.warm_up: {length:.0f} steps are more than the {steps} of the training"
@@ -90,9 +90,10 @@ Result = tuple[Tensor, str]
 
 
 def examined(run: Run, number: int, first: Result, again: Callable[[], Result]) -> Result:
-    """Return the result of a step's gradients, computed by `again` too if they are suspicious.
+    """Check a step's gradients; if they are suspicious, compute them again by `again`.
 
-    All ranks must call it: they have the same gradients, and so decide alike.
+    Return the result of the last computation. All ranks must call it: they have the same gradients,
+    so their decisions are equal.
     """
     limit = run.job.faults.repeat_above
     if limit is None:
@@ -123,7 +124,7 @@ def norm_of(run: Run) -> float:
 
 
 def differing(found: list[tuple[float, float, str]]) -> str:
-    """Name the ranks whose two losses are not the same."""
+    """Name the ranks whose two losses differ."""
     others = [
         who for one, two, who in found if not math.isclose(one, two, rel_tol=SAME, abs_tol=SAME)
     ]

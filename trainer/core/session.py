@@ -1,6 +1,6 @@
-"""A training from its newest checkpoint to its last epoch, whose group of processes may change.
+"""A training from its newest checkpoint to its last epoch, whose process group may change.
 
-This process stays then, and what it has trained too.
+This process and its state in memory are kept when the group changes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FAILURE = 1  # Exit code for work that failed; torchrun then restarts all worker
 def train(run: Run, stop: Stop) -> int | None:
     """Train from the newest state of any host to the last epoch; return the exit code.
 
-    None: the ranks have left their group, to form another.
+    Return None if the ranks have left their group to form another.
     """
     try:
         return train_epochs(run, stop)
@@ -106,7 +106,7 @@ def train_epochs(run: Run, stop: Stop) -> int | None:
 
 
 def finish_epoch(run: Run, epoch: EpochResult) -> None:
-    """Evaluate and, if a checkpoint is due, save; then report."""
+    """Evaluate the model and, if a checkpoint is due, save it; then report."""
     progress = epoch.progress
     last = progress.epoch == run.job.train.epochs
     if last and isinstance(run.average, Lookahead):
@@ -145,7 +145,7 @@ def report(run: Run, figures: Figures) -> None:
 def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int | None:
     """Save at the step at which the ranks agreed to stop; return the exit code, as `train` does."""
     progress = epoch.progress
-    # A state that no rank has as a whole goes to the next group by a checkpoint.
+    # Save if no rank has the whole state in memory: the next group needs the checkpoint.
     if run.ranks.holds_all and not stop.saves(run.world):
         run.recorder.note("stop", progress)
         run.recorder.close()
@@ -192,11 +192,11 @@ class Leave(Stop):
         return self._membership.asked
 
     def saves(self, world: World) -> bool:
-        """Whether a host ends, so that all save before."""
+        """Whether a host ends, so that all ranks must save first."""
         return any(world.gather(self._membership.saves))
 
     def listen(self) -> None:
-        """Signals are the agent's."""
+        """Do nothing: the agent handles signals."""
 
 
 class GoBackError(Exception):
@@ -219,14 +219,14 @@ class Session:
         self._membership = membership
         self._timeout = timedelta(seconds=job.exchange.timeout)
         self._run: Run | None = None
-        self._distrusts = False  # The state in memory, until another one has been reached.
+        self._distrusts = False  # Whether the state in memory is discarded until the next step.
         self._about: dict[str, Any] = {}
-        self._began = started  # Of the present change.
+        self._began = started  # Start of the present change of groups.
 
     def run(self, work: Callable[[World, Act], int | None]) -> int:
-        """Train in one group after the other; return the exit code.
+        """Train in successive groups; return the exit code.
 
-        `work` calls what it is given in a world, and ends the process at foreseeable failures.
+        `work` calls a function with a world, and ends the process after permanent failures.
         """
         self._prepare(work)
         while True:
@@ -258,12 +258,12 @@ class Session:
                 return code
 
     def _last_step(self) -> float:
-        """When this process took its last step: a peer that hangs is noticed a long time after."""
+        """The time of this process's last step: a hung peer is detected much later."""
         reached = self._run.reached if self._run else None
         return reached.time if reached and reached.time else time.monotonic()
 
     def _prepare(self, work: Callable[[World, Act], int | None]) -> None:
-        """Take a step alone, while others train: imports, the GPU's context and compilation."""
+        """Run a step alone while others train, for imports, the CUDA context and compilation."""
         world = form_world(os.environ, self._timeout)
         if (code := work(world, self._rehearse)) is not None:
             sys.exit(code)  # The agent knows why.
@@ -284,10 +284,10 @@ class Session:
         began = self._began if self._run and self._run.reached.progress else self._started
         self._distrusts = self._distrusts and not (self._run and self._run.reached.progress)
         if any(world.gather(self._distrusts)):
-            # Others may have seen the end of that group before they knew why: they go back, too.
+            # Others may have left that group before they knew the reason: they go back, too.
             self._run, self._distrusts = None, True
         if self._run is None or not self._run.ranks.holds_all:
-            # The state in memory depends on ranks that may be gone.
+            # The state in memory depends on ranks that may be lost.
             folder = folder_of(os.environ)
             self._run = set_up(self._job, world, self._data, folder, began, self._weights)
         else:
@@ -295,7 +295,7 @@ class Session:
         return train(self._run, Leave(self._membership))
 
     def _place(self, world: World) -> None:
-        """Tell the launcher this process's place, and people too at the first time."""
+        """Report this process's ranks to the launcher and, the first time, in the log."""
         gpus = tuple(uuid for uuid in os.environ.get("KIT_GPUS", "").split(",") if uuid)
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
         rank, local, size = world.rank, world.local_rank, world.size
@@ -305,7 +305,7 @@ class Session:
             say(describe(world, os.environ))
 
     def _save_alone(self) -> None:
-        """When this host ends: save what the last group has reached, if that has not done it."""
+        """Save the state of the last group when this host ends, unless the group has saved it."""
         run = self._run
         if not run or not run.reached.progress or run.job.checkpoint.shared:
             return

@@ -48,7 +48,7 @@ from trainer.parallel.world import World
 from trainer.record.recorder import Recorder
 
 BETAS = (0.9, 0.999)
-"""Of Adam (Kingma & Ba 2014), where neither the job nor the recipe has others."""
+"""Of Adam (Kingma & Ba 2014), if neither the job nor the recipe sets them."""
 MOMENTUM = 0.9  # Of SGD, usually in Nesterov's form (Sutskever et al. 2013).
 
 
@@ -70,7 +70,7 @@ def set_up(
     divided, precision = job.parallel.used, choose(train.precision, world)
     ranks: Ranks
     if divided:
-        # With fp16, each rank would skip the steps whose gradients overflow in its own piece.
+        # With fp16, each rank would skip steps by overflows in its own part of the gradients only.
         precision = "fp32" if precision == "fp16" else precision
         ranks, parameters = divide(job, world, data, precision, weights)
         model = ranks.model
@@ -81,7 +81,7 @@ def set_up(
             model = synchronise_norms(model, world.device)
         model, parameters = model.to(world.device), parameter_count(model)
     compiled = Compiled() if train.compile else None
-    # A process of a training whose group changes prepares itself alone.
+    # A worker of an elastic training starts alone, but may join others later.
     several = world.size > 1 or "KIT_WORKERS" in os.environ
     module = compiled.compile(model, job, several=several) if compiled else model
     watch = Watch(world.device)
@@ -120,7 +120,7 @@ def set_up(
 
 
 def decoded_by(train: Train, data: DataSet, world: World) -> DataSet:
-    """Let this rank's GPU decode the training images, if the job wants it."""
+    """Let this rank's GPU decode the training images, if the job requests it."""
     if train.decode != "gpu":
         return data
     from trainer.vision.gpu import gpu_decoder
@@ -130,7 +130,7 @@ def decoded_by(train: Train, data: DataSet, world: World) -> DataSet:
 
 
 def synchronise_norms(model: nn.Module, device: torch.device) -> nn.Module:
-    """Let layers of BatchNorm use the samples of all ranks; raises HaltError on a CPU."""
+    """Convert BatchNorm layers to use the samples of all ranks; raises HaltError on a CPU."""
     if device.type != "cuda":
         what = "train.sync_batch_norm: PyTorch synchronises BatchNorm on GPUs alone"
         raise HaltError("input", f"{what}; leave it out, or train on GPUs")
@@ -139,21 +139,21 @@ def synchronise_norms(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def average_of(model: nn.Module, train: Train) -> Lookahead | MovingAverage | None:
-    """Return the average of the weights that the job wants."""
+    """Return the average of the weights that the job requests, if any."""
     if train.ema:
         return Lookahead(model)
     return MovingAverage(model) if train.ema_decay is not None else None
 
 
 def move(run: Run, world: World, started: float) -> Run:
-    """Return the run in another world: what was trained stays, what knows of the ranks is new.
+    """Return the run in another world: keep the trained state, rebuild what depends on ranks.
 
     `started` is time.monotonic() at the beginning of the change.
     """
     job, own = run.job, run.ranks.own([])
     run.ranks.release()
     gc.collect()  # DDP's circular references keep its hooks on the parameters.
-    # Rank 0 may be a new process: who has trained keeps its weights, and others get them later.
+    # Rank 0 may be a new process: trained ranks keep their weights, and the others get them later.
     trained = any(world.gather(run.reached.progress is not None))
     ranks = replicate(job, world, run.model, run.module, run.watch, alike=not trained)
     ranks.load_own(own, [])
@@ -185,7 +185,7 @@ def replicate(
     *,
     alike: bool = True,
 ) -> Ranks:
-    """Let the ranks train the model together, as the job says; `alike`: from rank 0's weights."""
+    """Wrap the model by the job's exchange mode; `alike`: all ranks get rank 0's weights."""
     kind = Replicas if job.exchange.mode == "every_step" else LocalReplicas
     return kind(model, job.exchange, world, watch.mark, module, alike=alike)
 
@@ -193,7 +193,7 @@ def replicate(
 def divide(
     job: TrainJob, world: World, data: DataSet, precision: str, weights: dict[str, Tensor] | None
 ) -> tuple[Sharded, int]:
-    """Build a model of which each rank has a part; return also the number of its parameters.
+    """Build a divided model; return it with the number of its parameters.
 
     The whole GPT is never in one rank's memory.
     """
@@ -213,7 +213,7 @@ def divide(
 
 
 def seed_rank(run: Run) -> None:
-    """Give each rank another seed for layers like dropout; data have their own generators."""
+    """Give each rank a different seed for layers such as dropout; data have own generators."""
     torch.manual_seed(generator(run.job.train.seed, run.ranks.data_rank).initial_seed())
 
 
@@ -229,8 +229,8 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     if train.optimizer != "sgd":
         usual = BETAS if train.beta1 is None else (train.beta1, BETAS[1])
         more = {"betas": usual if train.beta2 is None else (usual[0], train.beta2)}
-    # One kernel for all parameters: for Adam on a CPU a sixth of a small gpt's step. That of SGD
-    # does not know parameters that are divided.
+    # Fused: one kernel for all parameters. For Adam on a CPU this saves 1/6 of a small gpt's step.
+    # The fused SGD does not support DTensor.
     divided = any(isinstance(each, DTensor) for each in model.parameters())
     fused = train.optimizer != "sgd" or not divided
     optimizer: torch.optim.Optimizer = kind(groups, train.learning_rate, fused=fused, **more)

@@ -25,8 +25,8 @@ from trainer.parallel.sharded import all_finite
 from trainer.record.telemetry import Evaluation
 
 MERGED = ("optimizer", "scaler", "powersgd")
-"""Objects in the ranks' own parts whose mean other ranks can resume from, at another world size.
-The shared part has the state of all other objects."""
+"""Objects in the ranks' own parts: at another world size, ranks resume from their mean. The shared
+part has the state of all other objects."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def restore(run: Run, state: State) -> None:
     """Restore the shared state."""
     divided = run.job.parallel.used
     load(run, run.parts() if divided else {**run.parts(), **run.steppers}, state)
-    if divided and "model" in state and "optimizer" in state:  # Of a training that was not divided.
+    if divided and "model" in state and "optimizer" in state:  # The model was not divided before.
         with run.task.loading("the checkpoint"):
             join(run, iter([whole_state(run, state)]))
     if len(state["rng"]) == run.world.size:
@@ -63,7 +63,7 @@ def restore(run: Run, state: State) -> None:
 
 
 def load(run: Run, objects: dict[str, Any], state: State) -> None:
-    """Load each object's state by its name, if there is one."""
+    """Load the state of each object by its name, if `state` has it."""
     groups = run.optimizer.param_groups
     figures = [{key: group[key] for key in group if key != "params"} for group in groups]
     for name, part in objects.items():
@@ -77,9 +77,9 @@ def load(run: Run, objects: dict[str, Any], state: State) -> None:
 
 
 def resume_own(run: Run, resumed: Resumed) -> None:
-    """Restore each rank's own part; if that is not possible, load the mean of all parts.
+    """Restore each rank's own part; if this is not possible, load the mean of all parts.
 
-    All ranks must call it, and must have the same model before.
+    All ranks must call it, and must already have the same model.
     """
     found = resumed.found
     if not found or not (words := parts.own_of(found.saved)).ranks:
@@ -94,9 +94,9 @@ def resume_own(run: Run, resumed: Resumed) -> None:
 
 
 def resume_divided(run: Run, found: Found) -> None:
-    """Load each rank's piece of the model and the optimizer, for any ranks before.
+    """Load each rank's piece of the model and the optimizer, at any former world size.
 
-    Raises HaltError on all ranks if a piece is on no host.
+    Raises HaltError on all ranks if no host has a piece.
     """
     words, name = parts.own_of(found.saved), folder_name(found.saved.step)
     if found.lacking:
@@ -127,7 +127,7 @@ def own_part(run: Run, found: Found) -> State:
 
 
 def mean_part(run: Run, found: Found) -> State:
-    """Return the mean of the parts on all hosts, the same on all ranks."""
+    """Return the mean of parts on all hosts, the same on all ranks."""
     known = sorted(found.parts)
     some = known[:: -(-len(known) // parts.MOST) or 1]
     loaded = [parts.load_part(send_part(run, found, rank)) for rank in some]
@@ -153,7 +153,7 @@ def save(run: Run, progress: Progress, found: Evaluation | None = None) -> None:
     if run.saver.step == progress.step:
         return
     began = time.monotonic()
-    # After the exchange below, all ranks know that the previous checkpoint is complete.
+    # After the collectives below, all ranks know that the previous checkpoint is complete.
     run.saver.wait()
     with run.ranks.settled(run.modules) as own:
         model = run.ranks.require_equal()
@@ -185,7 +185,7 @@ def save(run: Run, progress: Progress, found: Evaluation | None = None) -> None:
 
 
 def require_finite(run: Run, progress: Progress) -> None:
-    """Raise HaltError on all ranks if a weight is not finite: it never will be again."""
+    """Raise HaltError on all ranks if a weight is not finite: no later step repairs it."""
     if run.world.sums([not all_finite(run.model.state_dict().values())])[0]:
         what = f"weights are not finite after step {progress.step}, which is not saved"
         fix = "the checkpoints before it are whole: look at the loss, lower train.learning_rate"
@@ -193,7 +193,7 @@ def require_finite(run: Run, progress: Progress) -> None:
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
-    """The states, uint8, of torch's generators on the CPU and, if the device is one, the GPU."""
+    """The states, uint8, of torch's generators on the CPU and, if it is used, the GPU."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
@@ -208,7 +208,7 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 class NotSavedError(Exception):
-    """A checkpoint could not be written; the message has the host, the reason and the room."""
+    """A checkpoint could not be written; the message has the host, the reason and a remedy."""
 
 
 def write(
@@ -227,7 +227,7 @@ def write(
 
 
 def advice(run: Run, state: State, error: OSError) -> str:
-    """Say what lets a checkpoint be written."""
+    """Return the remedy after an error of the disk."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         return f"a file is in the place of the folder {error.filename}: move it away"
     with suppress(OSError):

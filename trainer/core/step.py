@@ -24,10 +24,10 @@ from trainer.parallel.pipeline import Pipelined
 from trainer.parallel.sharded import all_finite
 
 IGNORED = -100
-"""The label of a token that is not learnt from: torch's cross entropy has no loss for it."""
+"""The label of an excluded token: torch's cross entropy ignores it."""
 
 GRADIENTS = "its gradients"
-"""In place of the samples, where only the gradients are not finite."""
+"""Replaces the samples in descriptions, if only the gradients are not finite."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StepResult:
 
 
 class Verdict(NamedTuple):
-    """The values that all ranks know of each other after a step."""
+    """The values that all ranks share after a step."""
 
     stopping: bool = False
     bad_losses: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def train_step(
 
             loss, bad_loss = examined(run, number, (loss, bad_loss), again)
         verdict = Verdict() if local else exchange_verdicts(run, stop, bad_loss)
-    except RuntimeError:  # Of a lost peer: the step is taken again.
+    except RuntimeError:  # A lost peer: the step is repeated.
         restore()
         raise
     bad = bool(bad_loss or verdict.bad_losses)
@@ -83,7 +83,7 @@ def train_step(
             run.ranks.skip_local(sum(map(len, own)))
     loss, samples = (loss, sum(map(len, own))) if run.ranks.counts else (torch.zeros_like(loss), 0)
     after = Progress(progress.epoch, progress.position + len(batch), number)
-    # At once: an exchange that follows may fail.
+    # Set this before the next collective, which may fail.
     run.reached.progress, run.reached.time = after, time.monotonic()
     if local:
         verdict = end_local(run, stop, number, bad_loss, last=len(batch) == len(left))
@@ -92,9 +92,9 @@ def train_step(
 
 
 def remember(run: Run) -> Callable[[], None]:
-    """Return a function that undoes what gradients change: buffers, and the exchange's own state.
+    """Return a function that undoes the effects of gradients on buffers and the exchange's state.
 
-    BatchNorm's buffers are copied if a step may be skipped or taken again.
+    BatchNorm's buffers are copied if a step may be skipped or repeated.
     """
     skips = run.job.train.on_nan == "skip" or run.scaler.is_enabled()
     may_undo = skips or run.job.faults.repeat_above or run.world.generation
@@ -110,11 +110,11 @@ def remember(run: Run) -> Callable[[], None]:
 
 
 def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:
-    """Exchange which ranks must stop and which losses are not finite: all continue, or none."""
+    """Share stop requests and non-finite losses of all ranks: all ranks decide the same."""
     asked, broken = run.world.sums([stop.requested, bool(bad_loss)])
     found = tuple(filter(None, run.world.gather(bad_loss) if broken else []))
     run.watch.mark("communication")
-    # The exchange gives all ranks the gradients of a loss that is not finite.
+    # By the all-reduce, all ranks have the gradients of a non-finite loss: name only the loss.
     losses = tuple(each for each in found if not each.endswith(GRADIENTS))
     return Verdict(asked > 0, losses or found)
 
@@ -143,8 +143,8 @@ def gradients(
         return pipelined_gradients(run, run.ranks, own, weight)
     losses: list[Tensor] = []
     run.optimizer.zero_grad()
-    # All ranks must take part in the exchange; a rank without samples contributes zeros. Those of a
-    # divided model, or with norms of all samples, compute together, so each must have equally many
+    # All ranks must take part in the all-reduce; one without samples contributes zeros. Ranks of a
+    # divided model, or with synchronised norms, compute together, so each must have equally many
     # pieces. The extra ones do not change the statistics of BatchNorm.
     together = run.job.parallel.used or run.job.train.sync_batch_norm
     lacking = run.micro_steps - len(own) if together else int(not own)
@@ -169,9 +169,9 @@ def gradients(
 
 @contextmanager
 def unmoving_norms(model: nn.Module) -> Iterator[None]:
-    """Let layers of BatchNorm use their statistics instead of those of the samples.
+    """Let BatchNorm layers use their running statistics instead of those of the samples.
 
-    Those that are synchronised need the ranks' samples: they have some on all ranks.
+    SyncBatchNorm layers are excluded: they get samples from other ranks.
     """
     layers = [
         each
@@ -196,7 +196,7 @@ def bad_loss_of(run: Run, pieces: Sequence[Tensor], flags: Iterable[Tensor]) -> 
 def bad_gradient(run: Run) -> str:
     """Describe gradients that are not finite, although the losses are.
 
-    Only a job that skips such steps looks at them: it waits for the GPU. With fp16 the scaler does.
+    Only for jobs that skip such steps, as it waits for the GPU. With fp16 the scaler detects them.
     """
     if run.job.train.on_nan != "skip" or run.scaler.is_enabled():
         return ""
@@ -209,8 +209,8 @@ def pipelined_gradients(
 ) -> tuple[Tensor, str]:
     """Compute gradients as `gradients` does, with micro-batches that pass through stages.
 
-    All micro-batches of a training have the same size. The missing samples of the last step of an
-    epoch are copies of others, without labels.
+    All micro-batches of a training have the same size. In the last step of an epoch, the missing
+    samples are copies of others, without labels.
     """
     steps = run.micro_steps
     rows = math.ceil(math.ceil(run.global_batch / ranks.data_size) / steps)
@@ -251,7 +251,7 @@ def training_loss(
 ) -> Tensor:
     """Sum of the losses of the training samples `piece`, int64 [n]; a text's loss is a mean.
 
-    `batch` is the global batch of which they are a part.
+    `batch` is the global batch that has them.
     """
     indices = augmentation.reads(batch, piece) if augmentation else piece
     inputs, labels = run.data.train.take(indices, run.world.device)
@@ -270,7 +270,7 @@ def training_loss(
 def update(run: Run, progress: Progress) -> bool:
     """Update the weights by the gradients, and their average; return whether they were finite.
 
-    Gradients of fp16 may overflow: the scaler leaves the weights, and lowers the scale.
+    Gradients of fp16 may overflow: the scaler skips the update, and lowers the scale.
     """
     norm = run.job.train.clip_norm
     if norm:
@@ -284,19 +284,19 @@ def update(run: Run, progress: Progress) -> bool:
     if finite:
         follow(run, progress)
     elif new:
-        # torch's fused SGD has made its momentum and has left it uninitialised.
+        # torch's fused SGD has allocated its momentum, but not initialised it.
         run.optimizer.state.clear()
     run.watch.mark("compute")
     return finite
 
 
 def follow(run: Run, progress: Progress) -> None:
-    """Let the average of the weights follow a step; Lookahead's resets them at intervals."""
+    """Update the average of the weights after a step; Lookahead resets the weights at intervals."""
     average, train = run.average, run.job.train
     if isinstance(average, Lookahead) and progress.step % average.EVERY == 0:
         average.update(run.model, average.decay(share_done(run, progress)))
     if isinstance(average, MovingAverage):
-        # At first the weights change so fast that older ones are worth nothing.
+        # In the warm-up the weights change so fast that the average only copies them.
         follows = progress.step > 0 and warm_up(run, progress) >= 1
         decay = average.decay(train.ema_decay or 0.0, run.global_batch, train.epochs)
         average.update(run.model, decay if follows else 0.0)

@@ -20,11 +20,11 @@ from trainer.parallel.world import World
 from trainer.record.telemetry import ByClass
 
 MOST = 20
-"""Classes of an event: a log keeps only so many characters."""
+"""The most classes in an event: the length of log lines is limited."""
 
 
 def untaught(labels: Sequence[str], found: ByClass) -> str:
-    """Say that a model is no better than one answer for all samples; "" if it is better."""
+    """Return a warning if a model is no better than one answer for all samples, otherwise ""."""
     if sum(map(bool, found.samples)) < 2:
         return ""
     number = max(range(len(found.samples)), key=lambda each: found.samples[each])
@@ -58,7 +58,7 @@ class Counts:
         self._counts: Tensor | None = None  # int64 [2, K]: samples, correct ones.
 
     def add(self, scores: Tensor, labels: Tensor) -> None:
-        """Count a batch of scores [N, K] and labels [N]; other shapes are no classification."""
+        """Count a batch of scores [N, K] and labels [N]; ignore other shapes."""
         if scores.ndim != 2 or labels.ndim != 1:
             return
         classes = scores.shape[1]
@@ -88,13 +88,13 @@ class Task:
     """Functions of a batch's outputs, float32, and its targets."""
 
     loss: Callable[[Any, Any], Tensor]
-    """The sum of the losses of the samples, which is differentiated."""
+    """The sum of the samples' losses, for the backward pass."""
     sums: Callable[[Any, Any], Sums]
     """The metrics, summed over the samples."""
     count: Callable[[Any], int]
-    """The number of values that were summed, from the targets."""
+    """The number of summed values, from the targets."""
     classifies: bool = True
-    """Whether outputs are scores of classes, [N, K], or of text [N, K, T]."""
+    """Whether outputs are scores of classes, [N, K], or of tokens, [N, K, T]."""
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
     """A context for calls of the model and of these functions, which reports the user's faults."""
     loading: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
@@ -113,7 +113,7 @@ def classification(label_smoothing: float) -> Task:
 
 @contextmanager
 def fitting(part: str) -> Iterator[None]:
-    """Tell that a checkpoint is of another model, such as that of an older release; JobError."""
+    """Raise JobError if a checkpoint does not fit the model, such as that of an older release."""
     try:
         yield
     except (RuntimeError, ValueError, KeyError) as error:
@@ -123,7 +123,7 @@ def fitting(part: str) -> Iterator[None]:
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Sum of the cross entropies of samples, in nats; a text's is the mean of its characters.
+    """Sum of the cross entropies of samples, in nats; a text's is the mean of its tokens.
 
     Labels may also be targets float32 [N, K], the shares of all classes.
     """
@@ -135,7 +135,7 @@ def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
 
 
 def classification_sums(scores: Tensor, labels: Tensor) -> Sums:
-    """The number of correct ones, and the sum of the cross entropies in nats.
+    """The number of correct samples, and the sum of the cross entropies in nats.
 
     With more than five classes also the samples whose class is among the five highest scores.
     """

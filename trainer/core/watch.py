@@ -1,7 +1,7 @@
-"""Measures the time of each kind of work and the slow ranks; divides the batch by their speed.
+"""Measures the time of each kind of work, finds slow ranks, and divides the batch by their speed.
 
-It also divides the wall time of a rank among the states of contract/metrics.py, without a rest, and
-counts the tokens a second of a text. The model FLOPs utilisation (MFU) is that of Chowdhery et al.
+It also attributes all wall time of a rank to the states of contract/metrics.py, and counts
+a text's tokens per second. The model FLOPs utilisation (MFU) is that of Chowdhery et al.
 2022 (PaLM, arXiv 2204.02311, appendix B): the operations that the model needs, without those of
 activation checkpointing, divided by the peak of all GPUs.
 """
@@ -29,10 +29,10 @@ CHANCE = 0.1  # Smaller differences, in seconds, may be chance in an epoch of a 
 SLOW = 1.3
 """A rank is slow if its own work (data and compute) takes this many times the others' median."""
 FIRST, LONGEST = 4, 256
-"""Steps of the first measurement, which is discarded as it fills caches and loads kernels. Each
-next one has twice as many, up to the longest."""
+"""Steps of the first measurement, which is discarded as it fills caches and loads kernels, and of
+the longest. Each measurement has twice as many as the previous one."""
 LEAST = 0.1
-"""The least part of an even share: a rank that paused for a moment must be measured again."""
+"""The least share of a rank, relative to an even one, so that a paused rank is measured again."""
 
 
 class Watch:
@@ -52,7 +52,7 @@ class Watch:
         self._marks.append((kind, now))
 
     def pause(self) -> None:
-        """Do not count the time until the next mark."""
+        """Exclude the time until the next mark."""
         self.read()
         self._marks = []
 
@@ -76,7 +76,7 @@ def compare_ranks(
     """
     own = {kind: after[kind] - before[kind] for kind in KINDS}
     found = world.gather(own)
-    # Nothing was spent if the ranks resume at the end of an epoch.
+    # The total is 0 if the ranks resume at the end of an epoch.
     total = sum(sum(spent.values()) for spent in found) or 1.0
     work = [spent["data"] + spent["compute"] for spent in found]
     slow = {}
@@ -95,13 +95,13 @@ class Balance:
     """
 
     def __init__(self, world: World, watch: Watch, parts: int, *, auto: bool) -> None:
-        """`parts` are those into which each batch is divided: one for each rank if `auto`."""
+        """`parts` is the number of parts of each batch: one for each rank if `auto`."""
         self.shares = [1 / parts] * parts
         self._world, self._watch, self._auto = world, watch, auto
         self._window, self._steps, self._samples, self._work = FIRST, 0, 0, 0.0
 
     def note(self, samples: int) -> None:
-        """Count a step; after some, divide again. All ranks must call it after the same step."""
+        """Count a step; at intervals, update the shares. All ranks must call it at equal steps."""
         if not self._auto:
             return
         self._steps, self._samples = self._steps + 1, self._samples + samples
@@ -121,11 +121,11 @@ STATE_OF = {"data": "data", "compute": "useful", "communication": "exchange"}
 
 
 class Goodput:
-    """The seconds of each state since the launcher began.
+    """The seconds of each state since the launcher started.
 
     `seconds` are those of this worker's earlier processes. `launched` and `started` are the times,
-    since 1970, at which the launcher and this process began: a process was missing in the time
-    between that the earlier ones do not account for.
+    since 1970, at which the launcher and this process started. The time between them that `seconds`
+    do not cover is idle: the worker had no process.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class Goodput:
     def count_steps(self, *, lost: bool) -> None:
         """Count the time since the last call as steps: by the watch's kinds, or as `lost`.
 
-        A failure loses the steps since the last checkpoint, which is known only after it, and a
-        counter cannot decrease: so the repeated steps are the lost ones.
-        The watch measures a GPU's time, which lags behind the host's: it gives only the shares.
+        A failure loses the steps since the last checkpoint. They are known only afterwards, and a
+        counter cannot decrease: so the repeated steps are counted as lost.
+        The watch measures a GPU's time, which lags behind the host's: only its shares are used.
         """
         before, self._work = self._work, self._watch.read()
         work = {STATE_OF[kind]: self._work[kind] - before[kind] for kind in self._work}
@@ -172,9 +172,9 @@ class SpeedFigures(TypedDict):
 
 @dataclass(frozen=True)
 class Speed:
-    """Converts samples a second to the figures of a text."""
+    """Converts samples per second to other figures for a text."""
 
-    tokens: int = 0  # Of a sample; 0 for images.
+    tokens: int = 0  # Per sample; 0 for images.
     operations: float = 0.0  # FLOPs for a token; 0 if the model is not known.
     peak: float = 0.0  # FLOPs a second of all ranks' GPUs; 0 if one is not known.
 
@@ -184,11 +184,11 @@ class Speed:
         return "tokens/s" if self.tokens else "images/s"
 
     def count(self, samples: float) -> float:
-        """Return samples a second in `unit`."""
+        """Convert samples per second to `unit`."""
         return samples * (self.tokens or 1)
 
     def figures(self, samples: float | None) -> SpeedFigures:
-        """Return the figures of so many samples a second."""
+        """Return the figures for a number of samples per second."""
         if not samples or not self.tokens:
             return {"tokens_per_second": None, "mfu": None}
         tokens = samples * self.tokens
@@ -198,7 +198,7 @@ class Speed:
 
 
 def speed_of(world: World, train: Train, data: DataSet, precision: str) -> Speed:
-    """Return how the speed of a run is counted; all ranks must call it."""
+    """Return the converter for a run's speed; all ranks must call it."""
     peaks = world.gather(own_peak(world.device, precision))
     if not data.text:
         return Speed()
@@ -209,10 +209,10 @@ def speed_of(world: World, train: Train, data: DataSet, precision: str) -> Speed
 
 
 def own_peak(device: torch.device, precision: str) -> float:
-    """Return the operations a second of this rank's GPU; 0 on a CPU and where it is not known.
+    """Return the peak operations per second of this rank's GPU; 0 on a CPU or if unknown.
 
-    The table has those of tensor cores in half precision. An instance of MIG has the name of its
-    card, but only a part of it.
+    The table is for tensor cores in half precision. A MIG instance has the name of its card, but
+    only a part of its cores.
     """
     if device.type != "cuda" or precision == "fp32":
         return 0.0

@@ -1,6 +1,6 @@
 """Imports the modules of custom functions, and reports faults in them by file and line.
 
-KIT_CODE    a file that comes with the job; its folder has the modules that Python does not find
+KIT_CODE    a file of the job's code; its folder has modules that are not installed
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.parallel.world import is_lost_peer
 ROOTS: set[Path] = set()
 """Folders and files with custom code, from `load_module`."""
 LONGEST = 400
-"""Characters of the message of an exception."""
+"""Maximum length of an exception's message, in characters."""
 
 
 class CodeError(JobError):
@@ -59,7 +59,7 @@ def find_optional(name: str, function: str) -> Callable[..., Any] | None:
 
 
 def callable_of(module: ModuleType, name: str) -> Callable[..., Any]:
-    """Return a function of a module; raises CodeError if it is something else."""
+    """Return a function of a module; raises CodeError if it is not callable."""
     found = getattr(module, name)
     if not callable(found):
         raise CodeError(f"{place_of(module)}: {name} is no function, but a {kind_of(found)}")
@@ -68,12 +68,12 @@ def callable_of(module: ModuleType, name: str) -> Callable[..., Any]:
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module: a file of the job's (KIT_CODE names one), or one that Python finds."""
+    """Import a module: a file beside KIT_CODE, or an installed module."""
     if name in sys.modules:
         return sys.modules[name]
     folder = Path(code).absolute().parent if (code := os.environ.get("KIT_CODE")) else None
     if folder:
-        sys.dont_write_bytecode = True  # It is in the rendered tree, which holds kit's files alone.
+        sys.dont_write_bytecode = True  # The folder is rendered, and has only kit's files.
     if folder and str(folder) not in sys.path:
         sys.path.append(str(folder))  # Last: the files import each other, and replace no package.
         ROOTS.add(folder)
@@ -86,13 +86,13 @@ def load_module(name: str) -> ModuleType:
 
 
 def _run(name: str, file: Path) -> ModuleType:
-    """Import a file, also if a package of its name is installed."""
+    """Import a file, even if a package of the same name is installed."""
     ROOTS.add(file)
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # As `import` does: the code of its classes is found by this name.
+    sys.modules[name] = module  # As `import` does: its classes are looked up by this name.
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -120,7 +120,7 @@ def shown_path(file: Path) -> str:
 
 
 def place_of(found: object) -> str:
-    """Return the place of a module or function as `file:line`, as far as it is known."""
+    """Return the place of a module or function as `file:line`, if it is known."""
     if isinstance(found, ModuleType):
         return shown_path(file_of(found))
     code = getattr(found, "__code__", None)
@@ -140,8 +140,8 @@ def kind_of(value: object) -> str:
 def blamed(what: str) -> Iterator[None]:
     """Turn an exception of the user's code into a CodeError.
 
-    `what` describes the call, for exceptions that no line of the user's raised. Failures of other
-    ranks, of a GPU and of its memory pass.
+    `what` describes the call, for exceptions without a line of the user's code. Failures of other
+    ranks, of a GPU and of its memory are raised unchanged.
     """
     try:
         yield
@@ -154,7 +154,7 @@ def blamed(what: str) -> Iterator[None]:
 
 
 def blame(error: BaseException, what: str) -> CodeError:
-    """Describe an exception by the newest line of the user's code that led to it."""
+    """Describe an exception by the innermost line of the user's code in its traceback."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
     calls = [
         each

@@ -25,16 +25,16 @@ from trainer.data.shards import generator
 from trainer.data.workers import AHEAD, end_workers, outlive_the_stop, workers
 
 PARTS = ("train", "test")
-IGNORED = -100  # The label that torch's cross-entropy passes over.
-RANDOM = 3  # A random stream of its own, independent of others with the same seed.
+IGNORED = -100  # The label that torch's cross-entropy ignores.
+RANDOM = 3  # A separate random stream, independent of others with the same seed.
 
 
 @dataclass(frozen=True)
 class OwnData(DataSet):
-    """The user's own data: inputs are used as they are."""
+    """The user's own data: inputs are used unchanged."""
 
-    sample: tuple[int, ...] = ()  # The shape of an input; empty if it is no single tensor.
-    kind: str = ""  # Of its values, as torch names it: float32.
+    sample: tuple[int, ...] = ()  # The shape of an input; empty if it is not a single tensor.
+    kind: str = ""  # The torch dtype of its values, such as float32.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ class OwnData(DataSet):
         return self.sample
 
     def preparation(self) -> dict[str, Any]:
-        """As of `DataSet`: what a server must know of the inputs."""
+        """As in `DataSet`: the description of inputs for a server."""
         return {"shape": list(self.shape), "type": self.kind}
 
     @property
@@ -51,7 +51,7 @@ class OwnData(DataSet):
         return False
 
     def prepared(self, inputs: Any) -> Any:
-        """As of `DataSet`: nothing is changed."""
+        """As in `DataSet`: return the inputs unchanged."""
         return inputs
 
 
@@ -60,7 +60,7 @@ class OwnTensors(Samples):
     """Inputs and targets in memory: tensors of any shape [N, ...]."""
 
     def to(self, device: torch.device) -> OwnTensors:  # noqa: ARG002
-        """As of `Samples`; they stay on the CPU, as a GPU may lack the room."""
+        """As in `Samples`; they stay on the CPU, as they may not fit on a GPU."""
         return self
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -70,9 +70,9 @@ class OwnTensors(Samples):
 
 @dataclass(frozen=True, eq=False)
 class OwnSamples(OwnTensors):
-    """The samples of a map-style Dataset; `inputs` is empty, `labels` has their number alone."""
+    """The samples of a map-style Dataset; `inputs` is empty, `labels` only has their number."""
 
-    part: int  # The place of its Dataset in the reader.
+    part: int  # The index of its Dataset in the reader.
     reader: Reader
     seed: int
 
@@ -104,13 +104,13 @@ class Request(NamedTuple):
 
 
 class Reading(Dataset[Any]):
-    """Reads requests: to a batch, or to the fault in the user's code."""
+    """Maps requests to batches, or to a fault in the user's code."""
 
     def __init__(self, parts: Sequence[Dataset[Any]], place: str, names: tuple[str, ...]) -> None:
         self._parts, self._place, self._names = parts, place, names
 
     def __getitem__(self, request: Request) -> Any:
-        """Read a batch; an exception would come with a worker's traceback."""
+        """Return a batch or a fault, as an exception would have a worker's traceback."""
         try:
             with blamed(self._place):
                 batch = default_collate(
@@ -131,7 +131,7 @@ class Reading(Dataset[Any]):
 
 
 class Requests(Sampler[Request]):
-    """Gives the loader its requests, and records those that are begun."""
+    """Passes requests to the loader, and records those that have begun."""
 
     def __init__(self) -> None:
         self.wanted: Iterable[Request] = ()
@@ -168,12 +168,12 @@ class Reader:
                 # Other start methods would import torch again in each worker; they use no GPU.
                 multiprocessing_context="fork",
                 worker_init_fn=outlive_the_stop,
-                generator=torch.Generator(),  # The global one is of the training alone.
+                generator=torch.Generator(),  # The global one is for the training alone.
             )
         self._read = iter(self._loader)
 
     def take(self, request: Request) -> tuple[Any, Any]:
-        """Return a batch; one that is not the next expected one is read now. Raises CodeError."""
+        """Return a batch; if it is not the next expected one, read it now. Raises CodeError."""
         begun = self._requests.begun
         if not begun or begun[0][:2] != request[:2]:
             self.expect([request])
@@ -232,9 +232,9 @@ def checked(part: Any, name: str, place: str) -> Dataset[Any]:
 
 
 def check_labels(labels: Any, names: tuple[str, ...], place: str, request: Request) -> None:
-    """Raise CodeError if a label is none of the classes: on a GPU it looks like a broken one.
+    """Raise CodeError if a label is not a class: on a GPU this looks like a hardware fault.
 
-    Targets of other types, and those that the loss ignores, may be anything.
+    Targets of other types, and those that the loss ignores, are not checked.
     """
     is_class = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
     if not names or not is_class:
@@ -250,7 +250,7 @@ def check_labels(labels: Any, names: tuple[str, ...], place: str, request: Reque
 def samples(
     part: Dataset[Any], at: int, reader: Reader, seed: int, names: tuple[str, ...], place: str
 ) -> Samples:
-    """Return a part as samples: those of a TensorDataset need no workers. Raises CodeError."""
+    """Return a part as samples; a TensorDataset needs no workers. Raises CodeError."""
     if type(part) is TensorDataset and len(part.tensors) == 2:
         check_labels(part.tensors[1], names, place, Request(at, range(len(part)), ()))
         return OwnTensors(*part.tensors)

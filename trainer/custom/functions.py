@@ -1,4 +1,4 @@
-"""The user's own functions of a job, called with settings, their results checked."""
+"""Calls the user's own functions of a job with settings, and checks their results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trainer.custom import Settings
 from trainer.custom.code import CodeError, blamed, find, find_optional, kind_of, place_of
 
 ROUNDING = 1e-6
-"""A schedule that ends at 0 may be so far below it."""
+"""Tolerance below 0 for a schedule that ends at 0."""
 
 
 def settings_of(train: Train, **known: Any) -> Settings:
-    """Return what the functions may know of a job."""
+    """Return the settings for the functions of a job."""
     return Settings(
         options=train.options or {},
         seed=train.seed,
@@ -76,7 +76,7 @@ def build_own_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer
 
 
 def optimizer_fault(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
-    """Return why an optimizer cannot train a model, or nothing."""
+    """Return why an optimizer cannot train a model, or ""."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure and closure.default is inspect.Parameter.empty:
         return f"{type(optimizer).__name__} computes each step's loss itself, which kit does not do"
@@ -87,7 +87,7 @@ def optimizer_fault(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
 
 
 def own_schedule(train: Train) -> Callable[[float], float] | None:
-    """Return the user's own schedule, if there is one: from the share done to the job's rate."""
+    """Return the user's own schedule, if any: a function from the share done to the rate."""
     function = own_function(train, "schedule")
     if function is None:
         return None
@@ -105,7 +105,7 @@ def own_schedule(train: Train) -> Callable[[float], float] | None:
 
 
 def own_function(train: Train, name: str) -> Callable[..., Any] | None:
-    """Return a function beside that of the custom model, if there is one."""
+    """Return a function from the module of the custom model, if it has one."""
     return find_optional(train.model, name) if is_own(train.model) else None
 
 

@@ -1,4 +1,4 @@
-"""Tensors in tuples, lists and dicts, as custom models may take and return them."""
+"""Tensors in nested tuples, lists and dicts, for inputs and outputs of custom models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to each tensor; other values stay."""
+    """Apply a function to each tensor; keep other values."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -22,12 +22,12 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def floated(value: Any) -> Any:
-    """Convert floating-point tensors to float32: autocast's outputs have fewer digits."""
+    """Convert floating-point tensors to float32: autocast's outputs have lower precision."""
     return mapped(value, lambda each: each.float() if each.is_floating_point() else each)
 
 
 def first_tensor(value: Any) -> Tensor:
-    """Return the first tensor, whose first dimension is that of the batch; raises TypeError."""
+    """Return the first tensor, whose first dimension is the batch; raises TypeError."""
     if isinstance(value, Tensor):
         return value
     parts = value.values() if isinstance(value, Mapping) else value

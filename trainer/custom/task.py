@@ -42,7 +42,7 @@ def own_task(train: Train) -> Task:
 
 @contextmanager
 def fitting(place: str, part: str) -> Iterator[None]:
-    """Tell that a checkpoint is of another model."""
+    """Raise JobError if a checkpoint does not fit the model."""
     try:
         yield
     except (RuntimeError, ValueError, KeyError) as error:
@@ -89,7 +89,7 @@ def loss_sum(loss: Callable[..., Any], outputs: Any, targets: Any) -> Tensor:
 
 
 def summed(value: Tensor, samples: int, what: str) -> Tensor:
-    """Sum what a function gave for a batch: a mean [], or a value for each sample [N]."""
+    """Sum a function's result for a batch: a mean [], or a value for each sample [N]."""
     if value.ndim == 0:
         return value * samples
     if value.shape == (samples,):

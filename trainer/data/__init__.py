@@ -1,1 +1,1 @@
-"""Data sets: their files, their samples, and the samples of each rank."""
+"""Data sets: their files, their samples, and their division among ranks."""

@@ -1,7 +1,7 @@
 """The augmentation of training images on their device, equal for any number of ranks.
 
-Shapes: N samples, C channels, S pixels a side, K classes. All random choices depend on the seed,
-the epoch and the samples alone.
+Shapes: N samples, C channels, S pixels a side, K classes. All random choices depend only on the
+seed, the epoch and the samples.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from trainer.data.crops import Crops
 from trainer.data.samples import DataSet
 from trainer.data.shards import generator, seed_of, seeded
 
-CHOSEN, ERASING, MIXING = 4, 5, 6  # Random streams of their own, with the same seed.
+CHOSEN, ERASING, MIXING = 4, 5, 6  # Separate random streams, with the same seed.
 
 
 class Stretch(NamedTuple):
-    """Adjacent samples of a block, the samples that are mixed with each other.
+    """Adjacent samples of a block, whose samples are mixed with each other.
 
-    `indices` int64 [n] begin with a sample that others are mixed with, but which is not a part
-    itself, unless the stretch is the `whole` block.
+    `indices` int64 [n] are the `whole` block, or a part of it after one extra sample, which is only
+    needed for mixing.
     """
 
     indices: Tensor
@@ -35,13 +35,13 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """MixUp or CutMix of pairs of images; torchvision's transforms.
+    """MixUp or CutMix of pairs of images, by torchvision's transforms.
 
-    A block is as many samples of a global batch as a rank has in a micro-step. Each block gets one
-    of the transforms, and each of its images is mixed with the one before it. A rank that has only
-    a part of a block also reads the sample before that part. So the pairs do not depend on the
-    number of ranks, as they do in torchvision's script. One share for the whole global batch would
-    be another regularisation than that of the recipes, which have one for each GPU.
+    A block has as many samples of a global batch as a rank's micro-step. Each block gets one of the
+    transforms, and each of its images is mixed with the one before it. A rank with only a part of a
+    block also reads the sample before that part. So the pairs do not depend on the number of ranks,
+    unlike in torchvision's script. One mixing ratio for the whole global batch would regularise
+    differently from the recipes, which have one for each GPU.
     """
 
     transform: Any
@@ -63,7 +63,7 @@ class Mixing:
     def mix(self, stretch: Stretch, epoch: int, images: Tensor, labels: Tensor) -> Any:
         """Mix images float32 [n, C, S, S]; return them with their targets float32 [n, K].
 
-        Those of a part of a block are one fewer.
+        For a part of a block, the extra sample is removed.
         """
         with seeded(seed_of(self.seed, epoch, stretch.first, MIXING)):
             mixed, targets = self.transform(images, labels)
@@ -135,7 +135,7 @@ class Augmentation:
 
 
 def erasing(train: Train, numbers: int, epoch: int) -> Erasing | None:
-    """Choose the images of an epoch in which a box is erased, of so many `numbers` of samples."""
+    """Choose the images of an epoch in which a box is erased, among `numbers` sample numbers."""
     if train.random_erasing is None:
         return None
     from trainer.vision.transforms import erasing_transform

@@ -18,19 +18,19 @@ from trainer.data.shards import generator
 if TYPE_CHECKING:
     from trainer.data.decoding import Transform
 
-AUGMENTATION = 1  # A random stream of its own, independent of the order of samples.
+AUGMENTATION = 1  # A separate random stream, independent of the order of samples.
 
 
 @dataclass(frozen=True)
 class Crops:
     """The shift and mirroring of each training image in one epoch, independent of its rank."""
 
-    shifts: Tensor  # int64 [N, 2], rows and columns, up to the padding either way.
+    shifts: Tensor  # int64 [N, 2], rows and columns, up to the padding in both directions.
     mirrored: Tensor  # bool [N].
 
     @staticmethod
     def of_epoch(samples: int, seed: int, epoch: int, padding: int, *, mirror: bool) -> Crops:
-        """Draw them; each epoch mirrors the images that the last did not (arXiv 2404.00498)."""
+        """Draw shifts; each epoch mirrors the images that the last did not (arXiv 2404.00498)."""
         draw, once = generator(seed, epoch, AUGMENTATION), generator(seed, 0, 0, AUGMENTATION)
         shifts = torch.randint(-padding, padding + 1, (samples, 2), generator=draw)
         mirrored = (torch.rand(samples, generator=once) < 0.5) ^ (epoch % 2 == 1)

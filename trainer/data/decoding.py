@@ -1,4 +1,4 @@
-"""One image file as a tensor, and why it cannot be decoded."""
+"""Decodes one image file to a tensor, and describes faults."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from trainer.data.samples import DamagedError, DataError
 
 ORIENTATION = 274  # EXIF's tag.
 Transform = Callable[[Any], Any]
-"""Of an image of Pillow or, on a GPU, of a tensor uint8 [3, height, width]."""
+"""A function of a Pillow image or, on a GPU, of a tensor uint8 [3, height, width]."""
 
 
 class Member(Protocol):
-    """An image in a larger file; its text names both."""
+    """An image in a larger file; `str` gives the names of both."""
 
     def open(self) -> IO[bytes]:
         """Return its content; raises DataError."""
 
 
 def jpeg_content(file: Path | Member) -> Tensor | None:
-    """Read a JPEG file, uint8 [bytes], that a GPU decodes as the CPU does; None for others.
+    """Read a JPEG file, uint8 [bytes], if a GPU decodes it as the CPU does; otherwise None.
 
-    Those in CMYK, and those that EXIF turns, are for the CPU. Raises DataError.
+    The CPU decodes files in CMYK, and files with a rotation in EXIF. Raises DataError.
     """
     try:
         with file.open("rb") if isinstance(file, Path) else file.open() as stream:
@@ -51,7 +51,7 @@ def decode(file: Path | Member, view: View, transform: Transform | None = None) 
     """Decode to uint8 [3, S, S]: transformed, or the centre crop; raises DataError."""
     try:
         with Image.open(file if isinstance(file, Path) else file.open()) as image:
-            if transform:  # Its smallest crops are a quarter of the image's side.
+            if transform:  # Its smallest crops have about a quarter of the image's side.
                 crop = np.array(transform(opened(image, 4 * view.side)))
                 return torch.from_numpy(crop).permute(2, 0, 1)
             return torch.from_numpy(view.of(image))
@@ -62,7 +62,7 @@ def decode(file: Path | Member, view: View, transform: Transform | None = None) 
 
 
 def _fault(file: Path | Member, error: Exception) -> DataError:
-    """Return what an error means; its class depends on the format."""
+    """Convert an error, whose class depends on the format."""
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{file} cannot be read ({error.strerror})")
     return DamagedError(f"{file} cannot be decoded ({error})")

@@ -1,4 +1,4 @@
-"""Digests of the files that a training reads, kept so that a later start reads none of them."""
+"""Digests of the files that a training reads, cached so that later starts need not read them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainer.store.files import replace_file
 from trainer.store.locks import locked
 
 MOST = 8 * 2**30
-"""Bytes that are read of all files: a minute at 1 Gbit/s, the first time."""
+"""The most bytes that are read of all files: about a minute at 1 Gbit/s, the first time."""
 LEAST = 2**16
-"""Bytes that are read of each file at least, and at once."""
+"""The fewest bytes that are read of each file, and the size of one read."""
 TOLD = 2**30
-"""With more bytes to read it is said, because it takes seconds."""
+"""If more bytes are to be read, this is logged, because it takes seconds."""
 THREADS = 8
 FILE = "digests.json"
 
@@ -31,9 +31,9 @@ Kept = dict[str, list[object]]
 def digest(files: Sequence[Path], folder: Path | None) -> str:
     """Return a digest of the files' sizes and contents, in their order.
 
-    Of more than MOST bytes, equal shares of the files are read, in blocks spread over each.
-    Digests of files whose size, time of change and inode are the same are taken from `folder`,
-    which other processes of this host may use at the same time; None: nowhere.
+    If the files have more than MOST bytes, only equal shares are read, in blocks spread over each.
+    Digests of files with the same size, modification time and inode are taken from `folder`, which
+    other processes of this host may use at the same time; None: no cache.
 
     Raises:
         OSError: A file cannot be read.
@@ -67,7 +67,7 @@ def _of_file(file: Path, share: int) -> str:
         size = os.fstat(stream.fileno()).st_size
         blocks = -(-min(size, share) // LEAST)
         for number in range(blocks):
-            if size > share:  # The first block, the last one, and others at equal distances.
+            if size > share:  # The first block, the last one, and evenly spaced others.
                 stream.seek((size - LEAST) * number // max(1, blocks - 1))
             hashed.update(stream.read(LEAST))
     return hashed.hexdigest()
@@ -75,7 +75,7 @@ def _of_file(file: Path, share: int) -> str:
 
 @contextmanager
 def _kept(folder: Path | None) -> Iterator[Kept]:
-    """Yield the kept digests; write them if they have changed. A failure to write is ignored."""
+    """Yield the cached digests; write them if they have changed. Write errors are ignored."""
     if folder is None or not os.access(folder, os.W_OK):
         yield {}
         return

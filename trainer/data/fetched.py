@@ -12,7 +12,7 @@ from trainer.contract.models import is_weights_name
 
 
 def place_data(train: Train, root: Path, environ: Mapping[str, str]) -> tuple[Train, Path]:
-    """Return where a job's data is: in a fetched folder (KIT_DATA_PATHS), or below `root`.
+    """Return the location of a job's data: a fetched folder (KIT_DATA_PATHS), or below `root`.
 
     A fetched data set has the name of `train.dataset`, or is the first part of `train.path`.
     """

@@ -2,7 +2,7 @@
 
 This module downloads nothing: N processes that fetch the same file during a training are slow and
 may corrupt it. Each error has the command that fetches the missing files. For a job with
-`download: true`, trainer/vision/downloads.py fetches them before.
+`download: true`, trainer/vision/downloads.py fetches them first.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ from trainer.contract.own import is_own
 from trainer.contract.sources import is_below_hidden
 from trainer.data.folder import FolderError, ImageFolder, read_folder
 
-# As on yann.lecun.com/exdb/mnist; each may also end in .gz.
+# The names on yann.lecun.com/exdb/mnist; each may also end in .gz.
 MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
@@ -39,7 +39,7 @@ PACKAGES = {
     "torchvision": ("torchvision", "torchvision"),
     "tokenizers": ("tokenizers", "tokenizers"),
 }
-# Commands that fetch a data set; for a text, an example. Double braces are for curl.
+# Commands that fetch a data set; for a text, an example. Double braces are for curl's globs.
 COMMANDS = {
     "mnist": "curl -f --create-dirs -o '{root}/mnist/#1-#2-ubyte.gz' 'https://ossci-datasets.s3."
     "amazonaws.com/mnist/{{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte.gz'",
@@ -58,7 +58,7 @@ class DownloadError(Exception):
 
 
 def needs_torchvision(train: Train) -> str:
-    """Name the key of a job that needs torchvision; "" if none does."""
+    """Return the key of a job that needs torchvision; "" if none does."""
     needs = {
         train.model: of_torchvision(train.model),
         f"dataset: {train.dataset}": train.dataset in READ_BY_TORCHVISION,
@@ -115,7 +115,7 @@ def find_files(
 ) -> list[Path]:
     """Find a job's files below `root`, those for training first; raises DataMissingError.
 
-    `tell` gets lines on what was found and is not used.
+    `tell` gets lines about found and unused files.
     """
     dataset = train.dataset
     if need := needs_torchvision(train):
@@ -124,7 +124,7 @@ def find_files(
     if is_own(dataset):
         return []
     if dataset == "digits":
-        # The package is not imported: that would take as long as the import of torch.
+        # Do not import the package: this would take as long as the import of torch.
         return [_find_package(dataset) / "datasets" / "data" / "digits.csv.gz"]
     if dataset == "folder":
         found = find_folder(train, root)
@@ -151,7 +151,7 @@ def find_files(
 
 
 def _choices(dataset: str, path: str, root: Path) -> list[list[Path]]:
-    """Return the sets of files of which one must be complete."""
+    """Return alternative sets of files; one of them must be complete."""
     if dataset == "text":
         if (root / path).is_dir():
             fix = "write `tokenizer: bpe`, or name one file for a text of characters"
@@ -194,7 +194,7 @@ def find_texts(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise DataMissingError(f"there is no text {path}; put it there on every host")
-    # Without hidden files: macOS makes some that end in .txt but are no texts.
+    # Exclude hidden files: macOS creates some that end in .txt but are not texts.
     every = (each for each in sorted(path.rglob("*")) if each.suffix in TEXT_ENDINGS)
     found = [each for each in every if not is_below_hidden(str(each.relative_to(path)))]
     if not found:

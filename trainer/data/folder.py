@@ -1,6 +1,6 @@
-"""Reads the names of a folder of images: its parts, classes and pictures.
+"""Lists a folder of images: its parts, classes and pictures.
 
-Standard library only: the launcher reads them before torch, to report all mistakes before
+Standard library only: the launcher uses it before torch, to report all mistakes before
 the first step.
 
     train/<class>/<picture>     also training/; the folders of `train` are the classes
@@ -8,8 +8,8 @@ the first step.
     test/<class>/<picture>      also testing/, eval/, evaluation/; without it, val/ is the test;
                                 without both, a fifth of train
 
-As torchvision's ImageFolder, a class has all pictures below its folder. Hidden files and folders
-(trainer/contract/sources.py) are passed over.
+As in torchvision's ImageFolder, a class has all pictures below its folder. Hidden files and folders
+(trainer/contract/sources.py) are skipped.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"),
     *(".tif", ".tiff", ".ppm", ".pgm"),
 )
-"""Of pictures, all of which Pillow reads without further packages."""
+"""File name endings of pictures, which Pillow reads without further packages."""
 TRAIN = ("train", "training")
 VALIDATION = ("val", "valid", "validation", "dev")
 TEST = ("test", "testing", "eval", "evaluation", *VALIDATION)
-"""In the order of their choice."""
+"""In the order of preference."""
 
 
 class FolderError(Exception):
-    """A folder that cannot be trained on; the message names it and what to do."""
+    """A folder that cannot be trained on; the message has its path and a remedy."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Tally:
     loose: Counter[str] = field(default_factory=Counter)
     """Pictures beside the folders of classes, by part."""
     broken: list[Path] = field(default_factory=list)
-    """Links that lead nowhere."""
+    """Broken symbolic links."""
 
     def lines(self) -> Iterator[str]:
         """Describe the files for the log."""
@@ -77,21 +77,21 @@ class ImageFolder:
     classes: tuple[str, ...]
     train: Part
     test: Part | None
-    """None: a part of `train` becomes it."""
+    """None: a part of `train` is split off for it."""
     validation: Part | None
-    """None: the test is measured after each epoch."""
+    """None: the test is evaluated after each epoch."""
     notes: tuple[str, ...]
-    """What people should know: counts, and what is not used."""
+    """Log lines: counts, and unused files."""
 
     @property
     def pictures(self) -> list[Path]:
-        """The pictures to train, then those of the other parts."""
+        """The training pictures, then those of the other parts."""
         parts = (self.train, self.validation, self.test)
         return [picture for part in parts if part for picture in part.pictures]
 
 
 def read_folder(folder: Path) -> ImageFolder:
-    """Read a folder of images; raises FolderError for what would spoil the training."""
+    """Read a folder of images; raises FolderError for mistakes that would spoil the training."""
     try:
         return _read(folder)
     except OSError as error:
@@ -126,7 +126,7 @@ Tables = dict[str, list[Path]]
 
 
 def _folders(folder: Path) -> list[str]:
-    """Return the folders directly below one, without the hidden ones."""
+    """Return the direct subfolders of a folder, without hidden ones."""
     if not folder.is_dir():
         raise FolderError(
             f"there is no folder {folder}; put it there on every host, or set KIT_DATA to the "
@@ -137,7 +137,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _part(there: list[str], names: tuple[str, ...], folder: Path) -> str | None:
-    """Return the folder that has one of the names of a part, in any case of letters."""
+    """Return the folder with one of the names of a part, ignoring case."""
     found = [each for each in there if each.lower() in names]
     if len(found) > 1:
         both = " and ".join(f"{each}/" for each in found)
@@ -169,7 +169,7 @@ def _classes(part: Path, tally: Tally) -> Tables:
 
 
 def _pictures(folder: str, tally: Tally, above: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the pictures below a folder in the order of their paths; `above` stops circles."""
+    """Yield the pictures below a folder in the order of their paths; `above` stops link cycles."""
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -225,9 +225,9 @@ Chosen = tuple[str, Tables] | None
 def _others(
     folder: Path, there: list[str], classes: tuple[str, ...], tally: Tally
 ) -> tuple[tuple[Chosen, Chosen], list[str]]:
-    """Return the parts for the test and the validation, and what to tell of the others.
+    """Return the parts for the test and the validation, and log lines about the others.
 
-    A part none of whose folders is a class has no labels: another one is taken.
+    A part without folders of the classes has no labels: another one is used.
     """
     found = sorted((each for each in there if each.lower() in TEST), key=_rank)
     passed, wrong = list[str](), ""
@@ -301,7 +301,7 @@ def _counts(
 
 
 def _few(classes: tuple[str, ...], train: Part, test: Part | None) -> Iterator[str]:
-    """Yield what the test cannot tell."""
+    """Yield warnings about classes that are missing in the test."""
     if test is None:
         numbers = Counter(train.labels)
         alone = [name for label, name in enumerate(classes) if numbers[label] == 1]

@@ -17,7 +17,7 @@ from trainer.data.samples import DataSet, Samples
 def identity(data: DataSet, kept: Path | None = None) -> str:
     """Describe a data set by its number of samples and a hash.
 
-    `kept` is a folder in which the digests of its files are kept for the next start.
+    `kept` is a folder in which the digests of its files are cached for the next start.
     """
     hashed = hashlib.blake2b(repr(data.labels).encode(), digest_size=6)
     for part in data.parts:

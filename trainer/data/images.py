@@ -29,9 +29,9 @@ from trainer.data.workers import AHEAD, end_workers, outlive_the_stop, workers
 Image.MAX_IMAGE_PIXELS = None  # The files are the user's own, and of any size.
 CHUNK = 32  # Images in one request to a worker.
 APART = 256
-TRANSFORM = 2  # A random stream of its own, independent of others with the same seed.
-SEARCH = 20.0  # Seconds to look for further damaged files: the other ranks wait meanwhile.
-BLOCK = 1024  # Pictures that are tried before the next look at the time.
+TRANSFORM = 2  # A separate random stream, independent of others with the same seed.
+SEARCH = 20.0  # Seconds of the search for further damaged files: other ranks wait meanwhile.
+BLOCK = 1024  # Pictures that are tried between two checks of the time.
 
 
 class Request(NamedTuple):
@@ -45,18 +45,18 @@ class Request(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a request has failed; an exception would come with a worker's traceback."""
+    """The fault of a request; it is returned, as an exception would have a worker's traceback."""
 
     text: str
     damaged: bool
 
     @classmethod
     def of(cls, error: DataError) -> Fault:
-        """Describe an error."""
+        """Convert an error to a fault."""
         return cls(str(error), isinstance(error, DamagedError))
 
     def error(self) -> DataError:
-        """Return the error again."""
+        """Convert the fault back to its error."""
         return DamagedError(self.text) if self.damaged else DataError(self.text)
 
 
@@ -71,10 +71,10 @@ class Decoder(Protocol):
 
 
 class Decoding(Dataset[Any]):
-    """Decodes requests: to uint8 [n, 3, S, S], or to a fault that names the file.
+    """Maps requests to images uint8 [n, 3, S, S], or to a fault with the file's name.
 
-    Where the GPU decodes: to a list, of files uint8 [bytes] and of images uint8 [3, S, S] that it
-    cannot decode.
+    If the GPU decodes, the result is a list of JPEG files uint8 [bytes] for it, and of images
+    uint8 [3, S, S] that it cannot decode.
     """
 
     def __getitem__(self, request: Request) -> Tensor | list[Tensor] | Fault:
@@ -106,7 +106,7 @@ class Decoding(Dataset[Any]):
 
 
 class Requests(Sampler[Request]):
-    """Gives the loader its requests, and records their batches."""
+    """Passes requests to the loader, and records their batches."""
 
     def __init__(self) -> None:
         self.batches: Iterable[tuple[ImageFiles, Tensor, int | None]] = ()
@@ -137,7 +137,7 @@ class Reader:
         self._decoded = iter(self._loader)
 
     def take(self, samples: ImageFiles, indices: Tensor) -> tuple[list[Any], int | None]:
-        """Return what the workers made of a batch, and its epoch; raises DataError.
+        """Return the workers' results for a batch, and its epoch; raises DataError.
 
         A batch that is not the next expected one is decoded now, without an epoch.
         """
@@ -169,7 +169,7 @@ def load(requests: Requests) -> DataLoader[Any]:
         # Other start methods would import torch again in each worker; they use no GPU.
         multiprocessing_context="fork",
         worker_init_fn=outlive_the_stop,
-        generator=torch.Generator(),  # The global one is of the training alone.
+        generator=torch.Generator(),  # The global one is for the training alone.
     )
 
 
@@ -186,7 +186,7 @@ class ImageFiles(Samples):
     """
 
     files: list[Path]
-    transform: Transform | None = None  # A random one for training, else a centre crop.
+    transform: Transform | None = None  # A random one for training; None: a centre crop.
     seed: int = 0
     view: View = field(kw_only=True)
     copies: int = field(default=1, kw_only=True)  # Of an image in an epoch.
@@ -213,16 +213,16 @@ class ImageFiles(Samples):
         return replace(like, files=files, labels=self.labels[indices])
 
     def order(self, seed: int, epoch: int) -> Tensor:
-        """As of `Samples`; with copies of images, as many are left out."""
+        """As in `Samples`; if images have copies, others are left out."""
         order = super().order(seed, epoch)
         return repeated(order, self.copies) if self.copies > 1 else order
 
     def file(self, number: int) -> Path | Member:
-        """Where an image is."""
+        """The location of an image."""
         return self.files[number % len(self)]
 
     def request(self, indices: list[int], epoch: int | None) -> Request:
-        """Return the request for a worker; without an epoch, no transform is random."""
+        """Return the request for a worker; without an epoch, without the random transform."""
         transform = None if epoch is None else self.transform
         seeds = self.seeds(indices, epoch) if transform and epoch is not None else []
         files = [self.file(number) for number in indices]
@@ -250,7 +250,7 @@ class ImageFiles(Samples):
         return torch.cat(parts).to(device), labels
 
     def _unpacked(self, indices: list[int], contents: list[Tensor], epoch: int) -> Tensor:
-        """Let the GPU decode and augment; images that it cannot decode are done by the CPU."""
+        """Decode and augment on the GPU, or on the CPU if the GPU cannot decode an image."""
         assert self.decoder
         assert self.transform
         seeds = self.seeds(indices, epoch)
@@ -278,7 +278,7 @@ class ImageFiles(Samples):
 
 
 def all_damaged(images: ImageFiles, first: str) -> DamagedError:
-    """Look for all files that cannot be decoded, within a time; `first` describes one of them."""
+    """Search for all files that cannot be decoded, up to SEARCH; `first` describes one of them."""
     end, near = time.monotonic() + SEARCH, images.near
     found, tried = [first], 0
     with ThreadPoolExecutor(workers()) as pool:
@@ -291,7 +291,7 @@ def all_damaged(images: ImageFiles, first: str) -> DamagedError:
 
 
 def repeated(order: Tensor, copies: int) -> Tensor:
-    """Repeat the first samples of an order int64 [N] so often, and leave out the others.
+    """Repeat the first samples of an order int64 [N] `copies` times, and leave out the others.
 
     The copies of an image are `APART` places from each other, so that they are on different ranks
     and not mixed with each other (repeated augmentation: Hoffer et al. 2019, arXiv 1901.09335).

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from trainer.data.pictures import View
 
 TESTED = 0.2
-"""Share of each class for the test, where a data set has no part for it."""
+"""Share of each class for the test, if a data set has no test part."""
 SHORT = 10
-"""Epochs of a training that gets smaller shifts."""
+"""The most epochs of a training with smaller shifts."""
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def load_data(train: Train, root: Path) -> DataSet:
     """Load a job's data set from the folder `root`; raises DataMissingError or DataError.
 
-    The user's own may also raise JobError.
+    The user's own data set may also raise JobError.
     """
     if is_own(train.dataset):
         from trainer.custom.data import load_own
@@ -54,7 +54,7 @@ def load_data(train: Train, root: Path) -> DataSet:
 
 
 def hold_out(data: DataSet, train: Train) -> DataSet:
-    """Set a part of the training samples apart for the validation; raises DataError."""
+    """Split a part off the training samples for the validation; raises DataError."""
     share = train.validation or 0.0
     if data.validation is not None:
         what = "train.validation: the data have a part for it of their own"
@@ -108,18 +108,18 @@ def load_known(train: Train, root: Path) -> DataSet:
 
 
 def most_shift(side: int, epochs: int) -> int:
-    """Return the pixels by which training images of that side are shifted at most.
+    """Return the maximum shift, in pixels, of training images of that side.
 
-    For 32 pixels: 2 in a short training and 4 in a longer one, as airbench94 of 10 epochs and
-    airbench95 of 15 have it (arXiv 2404.00498). 4 is that of He et al. 2015, section 4.2.
+    For 32 pixels: 2 in a short training and 4 in a longer one, as in airbench94 with 10 epochs and
+    airbench95 with 15 (arXiv 2404.00498). He et al. 2015, section 4.2, use 4.
     """
     return side // (16 if epochs <= SHORT else 8)
 
 
 def preparation(train: Train, part: Samples) -> tuple[View | None, list[Tensor]]:
-    """Return the view of test images in files, and mean and deviation float32 [C, 1, 1] of all.
+    """Return the view of test images in files, and mean and deviation float32 [C, 1, 1].
 
-    Those of digits are of the training's `part` alone, which the job chooses.
+    Those of digits are computed from the training `part`, which depends on the job's seed.
     """
     name, view = train.dataset, None
     largest = LARGEST.get(name, 255)
@@ -170,9 +170,9 @@ def load_folder(folder: ImageFolder, train: Train) -> list[Samples]:
 
 
 def folder_parts(folder: ImageFolder, seed: int) -> list[tuple[list[Path], Tensor]]:
-    """Pictures to train, maybe to validate, and to test, with labels int64 [N].
+    """Pictures for training, validation (if there is one) and test, with labels int64 [N].
 
-    Without a test, those to train are split by class. Raises DataError if none is left for it.
+    Without a test part, the training pictures are split. Raises DataError for an empty test.
     """
     parts = (folder.train, folder.validation, folder.test)
     if folder.test:
@@ -248,7 +248,7 @@ def read_cifar10(file: Path) -> tuple[Tensor, Tensor]:
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Reads arrays and plain values only: a pickle may otherwise run any code."""
+    """Loads only arrays and plain values: other pickles may run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a function that rebuilds arrays or bytes, for any module name."""

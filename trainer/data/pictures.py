@@ -1,6 +1,6 @@
 """Prepares a picture in a file for a model, in training and in serving.
 
-Without torch: the server's decoders import this module.
+It does not import torch: the server's decoders use this module.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-HALF = 128  # Of 255: darker is dark, and more transparent is hardly seen.
-DARK = 0.01  # Share of dark pixels in a picture that is not all light.
+HALF = 128  # Of 255: lower values are dark, or hardly visible in the alpha channel.
+DARK = 0.01  # Share of dark pixels from which a picture is not all light.
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 @dataclass(frozen=True)
 class View:
-    """How a picture becomes a model's input of S x S."""
+    """The conversion of a picture to a model's input of S x S."""
 
     side: int  # S.
     resize: int = 0
@@ -25,20 +25,20 @@ class View:
     interpolation: str = "bilinear"  # With `resize`.
 
     def of(self, image: Image.Image) -> NDArray[Any]:
-        """Decode an image file that is open: uint8 [3, S, S]."""
+        """Decode an open image file to uint8 [3, S, S]."""
         if not self.resize:
             return square(opened(image, 2 * self.side), self.side)
-        # As torchvision, bit by bit: a JPEG that is decoded at a fraction of its size differs.
+        # Bit-identical to torchvision: a JPEG decoded at a fraction of its size would differ.
         return centre(upright(eight_bits(image)).convert("RGB"), self)
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
     """Convert a picture to 8 bits a channel, without a palette; RGBA or LA if it is transparent."""
     image.load()
-    if image.mode.startswith("I"):  # 16 bits of grey; `convert` alone would clip them.
+    if image.mode.startswith("I"):  # 16-bit grey; `convert` alone would clip it.
         found = image.point(lambda value: value * (1 / 257)).convert("L")
         if (clear := found.info.pop("transparency", None)) is not None:
-            # One of 65,536 values, which several of 8 bits would share.
+            # The transparent one of 65,536 values: in 8 bits, other values would equal it.
             found.putalpha(Image.fromarray(np.uint8(255) * (np.asarray(image) != clear)))
         return found
     if image.mode in ("1", "P", "PA") or "transparency" in image.info:
@@ -47,7 +47,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turn a picture of 8 bits as its EXIF says; what is transparent becomes white or black."""
+    """Rotate an 8-bit picture by its EXIF; replace transparency by white or black."""
     turned = ImageOps.exif_transpose(image)
     if turned.has_transparency_data:
         below = Image.new("RGBA", turned.size, background(turned))
@@ -56,10 +56,10 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def background(image: Image.Image) -> str:
-    """The colour that shows a picture with transparent parts: white, as browsers have, or black.
+    """The background for a picture with transparent parts: white, as in browsers, or black.
 
-    Black is for pictures that are all light, which white would hide. What can hardly be seen, such
-    as a shadow, does not count if anything else can be seen.
+    Black is for pictures that are all light, which white would hide. Hardly visible parts, such as
+    a shadow, do not count if others are visible.
     """
     grey, alpha = np.asarray(image.convert("L")), np.asarray(image.getchannel("A"))
     seen = grey[alpha >= min(HALF, max(1, int(alpha.max())))]
@@ -67,7 +67,7 @@ def background(image: Image.Image) -> str:
 
 
 def opened(image: Image.Image, least: int) -> Image.Image:
-    """Decode an image file to RGB, with at least `least` pixels a side if it has them.
+    """Decode an image file to RGB, at a size of at least `least` pixels a side if it has them.
 
     JPEG can be decoded at a fraction of its size, in a fraction of the time.
     """
@@ -81,7 +81,7 @@ def square(image: Image.Image, side: int) -> NDArray[Any]:
 
 
 def centre(image: Image.Image, view: View) -> NDArray[Any]:
-    """Return uint8 [3, S, S] as torchvision's Resize and CenterCrop do for images of Pillow."""
+    """Return uint8 [3, S, S], as torchvision's Resize and CenterCrop of Pillow images."""
     width, height, short = *image.size, min(image.size)
     size = (view.resize * width // short, view.resize * height // short)
     resized = image.resize(size, FILTERS[view.interpolation]) if size != image.size else image

@@ -1,7 +1,7 @@
 """Samples and data sets in memory; images of a folder, decoded as needed, are in images.py.
 
-Shapes: N samples, C channels, S pixels a side, T characters
-or tokens. Images are uint8 until they are used.
+Shapes: N samples, C channels, S pixels a side, T characters or tokens. Images are uint8 until they
+are used.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class DataError(Exception):
-    """A file's content is not what it should be; the message names the file."""
+    """A file has invalid content; the message has its name."""
 
 
 class DamagedError(DataError):
-    """Files whose content cannot be decoded: another try would end the same."""
+    """Files whose content cannot be decoded: a retry does not help."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Samples:
         return len(self.labels)
 
     def to(self, device: torch.device) -> Self:
-        """The same on another device."""
+        """Return the samples on another device."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
     @property
@@ -50,17 +50,17 @@ class Samples:
 
     @property
     def content(self) -> bytes:
-        """A hash of the data that are neither in memory nor in `paths`."""
+        """A hash of the data that are not in memory and not in `paths`."""
         return b""
 
     @property
     def mapped(self) -> list[Path]:
-        """The files that hold many samples, whose names may differ between hosts."""
+        """The files with many samples each, whose names may differ between hosts."""
         return []
 
     @property
     def numbers(self) -> int:
-        """How many numbers the samples of an epoch may have; N, unless some have copies."""
+        """The size of the range of sample numbers in an epoch; N, unless samples have copies."""
         return len(self)
 
     def order(self, seed: int, epoch: int) -> Tensor:
@@ -83,33 +83,33 @@ class Samples:
         return self.inputs[own].to(device), self.labels[own].to(device)
 
     def hold_out(self, share: float, seed: int, like: Self) -> tuple[Self, Self]:
-        """Set a share of each class apart, chosen by the seed, to be read as `like` is.
+        """Split off a share of each class, chosen by the seed, to be read in the way of `like`.
 
-        Returns the rest and that part.
+        Return the rest, and that part.
         """
         rest, held = split(self.labels, share, seed)
         return self.chosen(rest, self), self.chosen(held, like)
 
     def chosen(self, indices: Tensor, like: Self) -> Self:
-        """The samples `indices`, int64 [n], read as those of `like` are."""
+        """The samples `indices`, int64 [n], read in the way of `like`."""
         return replace(like, inputs=self.inputs[indices], labels=self.labels[indices])
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set with its split and its figures."""
+    """A data set with its parts and its statistics."""
 
     train: Samples
     test: Samples
     mean: Tensor  # float32 [C, 1, 1], in units of the stored images.
     deviation: Tensor  # float32 [C, 1, 1], in units of the stored images.
     classes: int
-    padding: int = 0  # Pixels of shift of training images; 0: no augmentation by crops.py.
+    padding: int = 0  # Maximum shift of training images; 0: no augmentation by crops.py.
     labels: tuple[str, ...] = ()  # Names of the classes; for text, the characters.
     side: int = 0
-    """The least pixels a side of inputs of three channels; 0: images are used as they are."""
+    """Minimum side of inputs, in pixels, of three channels; 0: images are used unchanged."""
     view: View | None = None
-    """How test images become inputs, if not by scaling them to the training's size."""
+    """The conversion of test images to inputs, if they are not scaled to the training's size."""
     tokenizer: str = ""  # Of a text as tokens, the content of its tokenizer.json.
     end: int | None = None  # The token with which each document begins, if there is one.
     bytes_per_token: float | None = None  # Of the test part of a text, in UTF-8.
@@ -124,12 +124,12 @@ class DataSet:
 
     @property
     def parts(self) -> tuple[Samples, ...]:
-        """The samples to train, those of the validation if there are any, and those of the test."""
+        """The training samples, those of the validation if there is one, and the test samples."""
         return tuple(each for each in (self.train, self.validation, self.test) if each is not None)
 
     @property
     def measured(self) -> Samples:
-        """The samples that are measured after each epoch."""
+        """The samples that are evaluated after each epoch."""
         return self.test if self.validation is None else self.validation
 
     @property
@@ -154,7 +154,7 @@ class DataSet:
     def prepared(self, inputs: Tensor) -> Tensor:
         """Return a model's input: images as float32 of mean 0 and deviation 1, text unchanged.
 
-        Models of torchvision need three channels, and some a least size: a single channel is
+        Models of torchvision need three channels, and some a minimum size: a single channel is
         repeated, and small images are enlarged.
         """
         if inputs.ndim != 4:

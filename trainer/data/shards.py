@@ -1,11 +1,11 @@
 """The samples of each rank: a function of seed, epoch and position alone.
 
 An epoch is a permutation of all training samples. Each optimizer step takes the next slice of it
-and divides the slice over all ranks and their micro-steps. The slices of an epoch are at most one
-global batch long and differ by one sample at most: what is left after whole batches would have a
-step of its own, of one sample perhaps, which counts as much as the others. So no
-sample is dropped or repeated at any world size, and training can resume from any position with
-another world size.
+and divides the slice over all ranks and their micro-steps. The slices of an epoch have at most the
+size of a global batch, and differ by at most one sample: a last step with only the remaining
+samples, perhaps one, would have the same weight as other steps. No sample is dropped or
+repeated at any world size, and training can resume from any position with another world
+size.
 """
 
 import math
@@ -27,15 +27,15 @@ def generator(seed: int, *words: int) -> torch.Generator:
 
 
 def seed_of(seed: int, *words: int) -> int:
-    """The seed of `generator`."""
+    """The seed of `generator`'s result."""
     return generator(seed, *words).initial_seed()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generator of the CPU for a while, from which torchvision draws.
+    """Temporarily seed torch's CPU generator, which torchvision uses.
 
-    Those of GPUs, which layers like dropout use, stay as they are.
+    The generators of GPUs, which layers such as dropout use, do not change.
     """
     state = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
@@ -46,9 +46,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def split(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Set a share of each class apart, chosen by the seed: indices int64 of the rest, and of it.
+    """Split off a share of each class, chosen by the seed: indices int64 of the rest, and of it.
 
-    A class with one sample stays in the rest.
+    A class with one sample remains in the rest.
     """
     order = torch.randperm(len(labels), generator=generator(seed))
     by_class = order[labels[order].argsort(stable=True)]
@@ -64,17 +64,17 @@ def permutation(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def next_size(left: int, most: int) -> int:
-    """The number of samples of the next step, at most `most`, if so many are left of an epoch."""
+    """The number of samples of the next step, at most `most`; `left` remain in the epoch."""
     return math.ceil(left / max(1, math.ceil(left / most)))
 
 
 def next_batch(left: Tensor, most: int) -> Tensor:
-    """The samples of the next step, of all that are left of an epoch, int64 [n]."""
+    """The samples of the next step, from all that are left of an epoch, int64 [n]."""
     return left[: next_size(len(left), most)]
 
 
 def batches(left: Tensor, most: int) -> Iterator[Tensor]:
-    """The samples of all steps that are left of an epoch, as `next_batch` takes them."""
+    """The samples of all remaining steps of an epoch, as by `next_batch`."""
     while len(left):
         batch = next_batch(left, most)
         yield batch
@@ -91,8 +91,8 @@ def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int)
 def evaluation_batches(samples: int, rank: int, ranks: int, size: int) -> list[tuple[Tensor, bool]]:
     """This rank's test samples in batches int64 [n] of at most `size`, and whether they count.
 
-    The ranks' batches that count are disjoint and cover all samples. All ranks have equally many,
-    as they may have to compute together: a rank that lacks one has one of the first sample.
+    The ranks' batches that count are disjoint and cover all samples. All ranks have the same number
+    of batches, as they may have to compute together: missing ones repeat the first sample.
     """
     own = torch.split(torch.arange(samples)[rank::ranks], size)
     batches = [(batch, True) for batch in own if len(batch)]

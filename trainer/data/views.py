@@ -1,4 +1,4 @@
-"""How images become a model's inputs: their statistics, and the view of those of the test."""
+"""The conversion of images to a model's inputs: statistics, and the view of test images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST = {"digits": 16}  # The largest value of a stored pixel, if it is not 25
 
 
 def test_view(train: Train) -> tuple[View, Statistics]:
-    """Return how test images of files are prepared: the view, and the mean and the deviation."""
+    """Return the preparation of test images in files: the view, the mean and the deviation."""
     from trainer.data.pictures import View
 
     if train.test_transform:

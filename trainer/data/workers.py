@@ -17,16 +17,16 @@ def workers() -> int:
 
 
 def outlive_the_stop(_: int) -> None:
-    """Let a worker read until the trainer, which gets the same signals, has taken its last step.
+    """Ignore signals in a worker: the trainer gets the same ones, and still takes its last step.
 
-    It ends after the trainer.
+    The worker ends after the trainer.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def end_workers() -> None:
-    """End the workers: multiprocessing would send SIGTERM and wait for ever."""
+    """End the workers: multiprocessing would send SIGTERM and wait forever."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker ends.
     for worker in multiprocessing.active_children():
         worker.kill()

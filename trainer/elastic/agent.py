@@ -3,7 +3,7 @@
     python -m trainer.elastic.agent -m trainer.train    as launch.py becomes it, with its variables
 
 It forwards the coordinator's orders to the workers. While it cannot reach the coordinator, the
-workers continue. The agent restarts a worker that ends; it prepares itself while the others train.
+workers continue. The agent restarts a worker that ends; it starts up while the others train.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from trainer.launcher.output import emit, say
 from trainer.launcher.program import PROGRAM
 
 EXIT = 1.0
-"""Seconds in which processes that are about to exit do so."""
+"""Seconds to wait for processes that exit by themselves."""
 REPEATED = 60.0
-"""Seconds between two events that say that this host is left out."""
+"""Seconds between two `left_out` events of this host."""
 WAITS = 5.0
-"""Seconds without a group after which a host that is ready says so."""
+"""Seconds after which a ready host without a group logs this."""
 GRACE = 20.0
 """Seconds in which workers must end after the order to end."""
 
@@ -49,7 +49,7 @@ class Agent(HostAgent):
     def __init__(
         self, environ: Mapping[str, str], folder: Path, program: Sequence[str], policy: Policy
     ) -> None:
-        """`program` are the arguments of Python for a worker, `folder` is the agent's own."""
+        """`program` has Python's arguments for a worker; `folder` is for this agent alone."""
         super().__init__(environ, folder)
         self._program, self._policy = program, policy
         self._checkpoints = Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints")
@@ -68,7 +68,7 @@ class Agent(HostAgent):
     # ---- Workers
 
     async def _keep(self, worker: Worker) -> None:
-        """Start a worker, and restart it when it ends by a fault."""
+        """Start a worker, and restart it when it fails."""
         while not self._over.done():
             began = time.monotonic()
             code = await self._run_worker(worker)
@@ -91,11 +91,11 @@ class Agent(HostAgent):
 
     @property
     def _ends(self) -> bool:
-        """Whether the agent must start no worker any more."""
+        """Whether the agent must no longer start workers."""
         return bool(self._signal or self._halt or self._out or self._order.kind == "end")
 
     def _judge(self, failure: Halt) -> None:
-        """Do with a failure what the job says."""
+        """Apply the job's policy to a failure."""
         action = self._policy.judge(failure.kind, time.monotonic())
         if action == "stop":
             self._halt = failure
@@ -105,7 +105,7 @@ class Agent(HostAgent):
             say(f"{failure.message}; it is started again", error=True)
 
     def _leave_out(self, failure: Halt) -> None:
-        """End this host's part until a person releases it; what its workers hold is not trusted."""
+        """Leave this host out until a person releases it; its workers' state is not trusted."""
         self._out = failure
         say(f"is left out until it is released: {failure.message}", error=True)
         self._tell_out()
@@ -119,7 +119,7 @@ class Agent(HostAgent):
             emit("left_out", kind=self._out.kind, message=self._out.message)
 
     def _release(self) -> None:
-        """SIGUSR1: a person takes this host back."""
+        """Handle SIGUSR1: a person releases this host."""
         if self._out is None or any(each.running for each in self._workers):
             return
         self._out = None
@@ -160,7 +160,7 @@ class Agent(HostAgent):
         return Halt(error.kind, str(error).splitlines()[0], error.code)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read what a worker says."""
+        """Read a worker's reports."""
         worker = None
         try:
             while line := await reader.readline():
@@ -174,7 +174,7 @@ class Agent(HostAgent):
                 worker.writer = None
 
     def _place(self, worker: Worker, place: Place, writer: asyncio.StreamWriter) -> None:
-        """Note where a worker is."""
+        """Store the place that a worker reports."""
         changed = place.ready and not worker.place.ready
         worker.place, worker.writer = place, writer
         if place.left >= place.generation:
@@ -186,7 +186,7 @@ class Agent(HostAgent):
             self._forward(worker)
 
     def _forward(self, worker: Worker) -> None:
-        """Tell a worker the present order."""
+        """Send a worker the present order."""
         order = self._order
         if order.kind == "abort" and worker.place.left < order.generation:
             worker.aborted = worker.aborted or time.monotonic()
@@ -194,7 +194,7 @@ class Agent(HostAgent):
             worker.writer.write(encode(order))
 
     async def _end_workers(self) -> None:
-        """Tell the workers to end, and kill those that do not."""
+        """Order the workers to end, and kill those that do not."""
         alive = [each.process for each in self._workers if each.process]
         for each in self._workers:
             if each.writer:
@@ -216,7 +216,7 @@ class Agent(HostAgent):
     # ---- The coordinator
 
     def is_complete(self) -> bool:
-        """Whether its workers have trained to the end: then those of all hosts have."""
+        """Whether this host's workers, and thus those of all hosts, have trained to the end."""
         return all(each.done for each in self._workers)
 
     def _ranks(self) -> Sequence[int]:
@@ -232,9 +232,9 @@ class Agent(HostAgent):
             self._forward(worker)
 
     def _end(self, halt: Halt | None) -> None:
-        """The whole training is over."""
+        """End this agent: the whole training is over."""
         if halt is None:
-            # Workers in the last group are a moment behind, others have nothing more to do.
+            # Wait for workers that are still in the last group; others have nothing more to do.
             if not any(each.runs and each.inside for each in self._workers):
                 self._finish(0)
             return
@@ -290,13 +290,13 @@ class Agent(HostAgent):
         ended = self.is_complete() or self._halt
         self._finished = self._finished or (now if ended else 0.0)
         if self._finished and (now - self._finished > LOST or self._connection is None):
-            # Nobody confirms it: the coordinator has ended, or is gone.
+            # No coordinator confirms it: it has ended, or its host is lost.
             self._end(self._halt)
         if self._order.kind == "end" and not self._order.halt:
             self._end(None)
 
     def _tell_idle(self) -> None:
-        """Say once that this host stands by: as a spare, or because too few hosts are present."""
+        """Log once that this host stands by: as a spare, or because too few hosts are present."""
         now = time.monotonic()
         if not self.report().ready:
             self._say_idle = None
@@ -307,7 +307,7 @@ class Agent(HostAgent):
             say("is ready, and waits for a place in the group")
 
     def _try_to_end(self) -> None:
-        """End once no worker is in a group; without a coordinator nobody lets them leave."""
+        """End once no worker is in a group; without a coordinator, order workers to abort it."""
         inside = [each for each in self._workers if each.inside]
         if not any(each.runs for each in inside):
             self._finish(self._exit_code)

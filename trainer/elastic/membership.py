@@ -1,10 +1,10 @@
 """A worker's side: it waits for a group, joins it, and leaves it.
 
-A thread listens to the agent, as the training may wait in an exchange whose peer is gone. gloo's
-own abort does not end such a wait (torch 2.13), but the end of its connections does, within a
+A thread listens to the agent, as the training may block in a collective whose peer is lost. gloo's
+own abort does not end such a wait (torch 2.13). Closing its connections does, within a
 millisecond, except for messages that are in transfer (parallel/pending.py). Its listening
-socket must stay: gloo ends the process if that fails. NCCL's own abort does end its waits, and
-takes twice as long if its connections are gone.
+socket must stay open: gloo ends the process if that fails. NCCL's own abort does end its waits, and
+takes twice as long if its connections are closed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from trainer.parallel.world import World, form_world, hold_groups, leave_world
 FORMING = timedelta(seconds=30)
 """Time for the store to answer, and for all workers to connect to each other."""
 AGAIN = 0.2
-"""Seconds after which connections are looked for again."""
+"""Seconds between two attempts to connect, or to close a group's connections."""
 CONNECT = 1.0
-"""Seconds for a connection to a store: after so many, TCP sends its first packet again."""
+"""Timeout of a connection to a store, in seconds: TCP sends its first packet again after 1 s."""
 GENTLE = 10
-"""Times that NCCL's connections are left to NCCL; in half a second its abort has ended."""
+"""Attempts that leave NCCL's connections open; NCCL's own abort takes half a second."""
 
 
 class Membership:
@@ -54,7 +54,7 @@ class Membership:
         self._environ, self._id = environ, environ["KIT_AGENT"]
         self._local_rank = int(environ["LOCAL_RANK"])
         start = int(environ["TORCHELASTIC_RESTART_COUNT"])
-        left = int(environ["KIT_LEFT"])  # By the process before this one.
+        left = int(environ["KIT_LEFT"])  # By the previous process of this local rank.
         self._place = Place(local_rank=self._local_rank, start=start, left=left)
         self._lock = threading.Condition()
         self._order = Order()
@@ -66,7 +66,7 @@ class Membership:
         self.asked = False
         """Whether the workers must leave their group at the end of a step."""
         self.saves = False
-        """Whether they must save before, as far as this one knows."""
+        """Whether they must save first, as far as this worker knows."""
         self.ending = False
         """Whether this worker must end."""
         nccl.handle_errors(os.environ)
@@ -76,9 +76,9 @@ class Membership:
         threading.Thread(target=self._listen, name="membership", daemon=True).start()
 
     def next_world(self, timeout: timedelta) -> World | None:
-        """Wait for a group and join it; None if this worker must end.
+        """Wait for a group and join it; return None if this worker must end.
 
-        `timeout` is that of exchanges. Raises RuntimeError if the group fails while it forms.
+        `timeout` is that of collectives. Raises RuntimeError if the group fails while it forms.
         """
         if self._local_rank == 0 and self._store is None:
             self._serve_store()
@@ -120,14 +120,14 @@ class Membership:
         return replace(world, generation=group.generation, why=group.why)
 
     def leave(self, world: World, *, broken: bool = False, done: bool = False) -> None:
-        """Leave a group, to wait for the next one or, if all is `done`, for the process's end.
+        """Leave a group, to wait for the next one or, if all is `done`, to exit.
 
-        The others close a group that is `broken`.
+        Abort a group that is `broken`: the other workers do too.
         """
         if broken:
             self._abort(world.generation)
             hold_groups(world)
-        with suppress(RuntimeError):  # All have passed the last exchange, or none needs it.
+        with suppress(RuntimeError):  # All ranks have passed the last barrier, or none needs it.
             leave_world(None if broken else world)
         if distributed.is_initialized():
             leave_world(None)
@@ -164,11 +164,11 @@ class Membership:
 
     def _say(self, place: Place) -> None:
         self._place = place
-        with suppress(OSError):  # Then the other thread ends this process.
+        with suppress(OSError):  # If this fails, the other thread ends this process.
             self._agent.sendall(place_line(place))
 
     def _listen(self) -> None:
-        """Take the agent's orders; end with the agent."""
+        """Receive the agent's orders; exit when the agent does."""
         with suppress(OSError), self._agent.makefile("rb") as lines:
             for line in lines:
                 self._take(decode(Order, line))
@@ -194,7 +194,7 @@ class Membership:
             self._abort(order.generation)
 
     def _abort(self, generation: int, tries: int = 0) -> None:
-        """End every wait of the present group, until this worker has left it."""
+        """End all blocking calls of the present group; repeat until this worker has left it."""
         with self._lock:
             if self._place.ready or not self._place.generation <= generation > self._place.left:
                 return
@@ -203,7 +203,7 @@ class Membership:
                     shut_down(handle)
             self._pending.give_up()
         again = threading.Timer(AGAIN, self._abort, (generation, tries + 1))
-        again.daemon = True  # Connections may be opened meanwhile, as the group forms.
+        again.daemon = True  # New connections may open while the group forms.
         again.start()
         if distributed.is_initialized() and own_device(self._environ).type == "cuda":
             if tries == 0:
@@ -218,10 +218,10 @@ class Membership:
 
 
 def await_store(place: tuple[str, int], pending: Pending) -> None:
-    """Wait until a group's store answers: its host may be gone since the group was formed.
+    """Wait until a group's store answers: its host may be lost since the group was formed.
 
-    The connect of TCPStore waits for a host without power as long as its timeout, and no other
-    thread can end it. Raises RuntimeError once the group is given up, and after `FORMING`.
+    TCPStore's connect blocks for its whole timeout if the host has no power, and no other thread
+    can interrupt it. Raises RuntimeError once the group is given up, and after `FORMING`.
     """
     deadline = time.monotonic() + FORMING.total_seconds()
     while not pending.over and time.monotonic() < deadline:
@@ -243,7 +243,7 @@ def handles() -> dict[int, int]:
 
 
 def shut_down(handle: int) -> None:
-    """End a TCP connection; the file descriptor still belongs to who opened it."""
+    """Shut down a TCP connection; its owner must still close the file descriptor."""
     with suppress(OSError), socket.socket(fileno=os.dup(handle)) as copy:
         tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
         if tcp and not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

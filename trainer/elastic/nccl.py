@@ -1,7 +1,7 @@
-"""The end of a group whose ranks exchange by NCCL, while their processes stay.
+"""Aborts NCCL communicators without ending their processes.
 
-By itself torch waits a minute at the first error of NCCL, in which it writes its flight recorder,
-and then ends the process. A training whose group changes does both itself, at once.
+By default, torch waits a minute after the first NCCL error, in which it writes its flight recorder,
+and then ends the process. An elastic training writes the recorder and aborts at once.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ OWN_HANDLING = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
 }
-"""Variables of a process that ends its groups itself. At an error, torch's watchdog sleeps for four
-times the last one, by default 15 s, and leaving a group waits for the watchdog (2.11,
+"""Variables of a process that aborts its groups itself. After an error, torch's watchdog sleeps for
+four times the last one, by default 15 s, and leaving a group waits for the watchdog (2.11,
 torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables with the beginning of a dump's name, before the rank: since torch 2.9, and before."""
+"""Variables with the prefix of a dump's name, before the rank: since torch 2.9, and before."""
 
 
 def handle_errors(environ: MutableMapping[str, str]) -> None:
-    """Let this process end its groups itself, before it forms the first one."""
+    """Let this process abort its groups itself; call this before it forms the first one."""
     environ.update(OWN_HANDLING)
 
 
 def abort() -> None:
-    """End the GPU's part of all exchanges, which wait for a lost peer otherwise.
+    """Abort the NCCL communicators of all groups: their collectives wait for a lost peer.
 
-    Together: the abort of one group could wait for another one's kernel
+    All at once: the abort of one group could wait for another one's kernel
     (https://github.com/pytorch/pytorch/issues/119797).
     """
     backends = _backends()
@@ -47,10 +47,10 @@ def abort() -> None:
 
 
 def _backends() -> list[Any]:
-    """NCCL's part of each group, the default one's and those of a divided model's dimensions."""
+    """The NCCL backend of each group: of the default one and of the device mesh's dimensions."""
     found = []
     for group in tuple(distributed.distributed_c10d._world.pg_map):
-        with suppress(RuntimeError):  # It has no part for GPUs.
+        with suppress(RuntimeError):  # It has no backend for GPUs.
             backend = group._get_backend(torch.device("cuda"))
             if isinstance(backend, distributed.ProcessGroupNCCL):
                 found.append(backend)
@@ -58,10 +58,10 @@ def _backends() -> list[Any]:
 
 
 def dump(rank: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Write NCCL's flight recorder, which shows what this rank waits for, if the job wants it."""
+    """Write NCCL's flight recorder, which has this rank's pending collective, if it is enabled."""
     place = next((environ[name] for name in DUMP_FILES if name in environ), "")
     if place:
-        with suppress(OSError, AttributeError, RuntimeError):  # It explains; nothing depends on it.
+        with suppress(OSError, AttributeError, RuntimeError):  # It is for debugging only.
             recorder: Any = torch._C._distributed_c10d
             content = recorder._dump_nccl_trace()
             Path(f"{place}{rank}").write_bytes(content)

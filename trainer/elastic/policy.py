@@ -1,6 +1,6 @@
-"""The reaction of an agent to a failed worker of its host. Pure: it is given the time.
+"""The reaction of an agent to a failed worker of its host. Pure: its caller passes the time.
 
-A failure that was retried too often within a window is no longer: it would be repeated.
+A failure is not retried if too many of its class occurred within a window.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ Action = Literal["retry", "leave_out", "stop"]
 RETRIED = ("worker", "killed", "gpu", "memory", "disk", "parameters")
 """The classes of failures for which the job names an action; all others stop the training."""
 KILLS = 10
-"""Kills that count as one exception: people and kernels kill processes that are well."""
+"""Kills that count as one exception: people and kernels kill healthy processes."""
 BACK_OFF = 30.0
-"""The longest pause, in seconds, before a worker that fails soon again is started."""
+"""The longest pause, in seconds, before a worker that fails repeatedly is restarted."""
 RECENT = 60.0
 """Seconds in which failures lengthen the pause."""
 
 
 @dataclass
 class Policy:
-    """The job's policy, and what has failed on this host."""
+    """The job's policy, and the failures on this host."""
 
     faults: Faults
     failures: list[tuple[float, str]] = field(default_factory=list)  # Times and classes.

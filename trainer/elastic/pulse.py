@@ -1,8 +1,8 @@
-"""How far a worker has come in its group: it counts exchanges, in shared memory.
+"""A worker's progress in its group: it counts collectives, in shared memory.
 
-Who waits in an exchange has reached it; who hangs on its own has not. So the rank for which all
-others wait is the one that has reached the fewest. The agent reads the count without the worker,
-which may be hung with Python's lock held.
+A rank that waits in a collective has reached it; a rank that hangs elsewhere has not. So the other
+ranks wait for the one with the lowest count. The agent reads the count from the file, as a
+hung worker may hold Python's global interpreter lock.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import NamedTuple
 
 FORMAT, NUMBER = struct.Struct("=qqq"), struct.Struct("=q")
 DOUBTS = 4.0
-"""Seconds without progress after which a worker is looked at more closely."""
+"""Seconds without progress after which the activity of a worker's process is read."""
 LEAST = 10.0
-"""Seconds without progress after which a worker that does nothing stands still."""
+"""Seconds without progress after which an inactive worker counts as stalled, at the earliest."""
 FACTOR = 5.0
-"""It must be so many times longer than any earlier pause of the worker in its group."""
+"""A stall is this many times longer than any earlier pause of the worker in its group."""
 IDLE = 0.02
-"""A worker that uses less of one processor than this computes nothing. On the CPU, and while it
-waits for a GPU or reads data, it uses far more; in a deadlock none at all."""
+"""A worker that uses a smaller share of one core than this is inactive. While it computes, waits
+for a GPU or reads data, it uses far more; in a deadlock none."""
 
 
 class Beat(NamedTuple):
-    """A worker's group, the exchanges of all ranks that it has reached there, and has ended.
+    """A worker's group, and the numbers of its collectives that it has begun and completed.
 
-    Those with single ranks are only counted at their end.
+    Point-to-point operations are counted only when they complete.
     """
 
     generation: int = 0
@@ -38,10 +38,10 @@ class Beat(NamedTuple):
 
 
 class Pulse:
-    """The worker's side: its file KIT_PULSE, which the agent has made."""
+    """The worker's side: it writes the file KIT_PULSE, which the agent creates."""
 
     def __init__(self, file: str) -> None:
-        """Map the file; "" stands for none, and then nothing is reported."""
+        """Map the file; with "", nothing is reported."""
         self._memory: mmap.mmap | bytearray = bytearray(FORMAT.size)
         if file:
             with Path(file).open("r+b") as opened:
@@ -49,28 +49,28 @@ class Pulse:
         self._reached = self._ended = 0
 
     def begin(self, generation: int) -> None:
-        """Count from zero, in another group."""
+        """Reset the counts for another group."""
         self._reached = self._ended = 0
         FORMAT.pack_into(self._memory, 0, *Beat(generation))
 
     def reach(self) -> None:
-        """Count an exchange of all ranks that this one is about to wait in."""
+        """Count a collective that this rank is about to wait in."""
         self._reached += 1
         NUMBER.pack_into(self._memory, NUMBER.size, self._reached)
 
     def end(self) -> None:
-        """Count an exchange that is over; two at once, of different threads, may count as one."""
+        """Count a completed operation; two at once, of different threads, may count as one."""
         self._ended += 1
         NUMBER.pack_into(self._memory, 2 * NUMBER.size, self._ended)
 
 
 def make(file: Path) -> None:
-    """Make the file of a worker that is about to start."""
+    """Create the file of a worker that is about to start."""
     file.write_bytes(FORMAT.pack(*Beat()))
 
 
 def read(file: Path) -> Beat:
-    """Read a worker's count; it has reached nothing if there is no file."""
+    """Read a worker's counts; they are zero if there is no file."""
     try:
         return Beat(*FORMAT.unpack(file.read_bytes()))
     except (OSError, struct.error):
@@ -80,22 +80,22 @@ def read(file: Path) -> Beat:
 class Activity(NamedTuple):
     """The activity of a process and its children."""
 
-    seconds: float = 0.0  # Of processors that they have used.
-    disk: bool = False  # Whether a thread waits for a disk, be it of another host.
+    seconds: float = 0.0  # CPU time that they have used.
+    disk: bool = False  # Whether a thread waits for a disk, local or remote.
 
 
 @dataclass
 class Patience:
-    """The agent's side: whether a worker stands still, by its own history. It is given the time."""
+    """The agent's side: detects a stalled worker by its own history; callers pass the time."""
 
     beat: Beat = field(default_factory=Beat)
     since: float = 0.0  # Time of its last progress.
     longest: float = 0.0  # Pause in its group, in seconds.
-    doubts: float | None = None  # Since when it may do nothing.
-    computed: float = 0.0  # Its computing time until then.
+    doubts: float | None = None  # Since when it seems inactive.
+    computed: float = 0.0  # Its CPU time until then.
 
     def note(self, beat: Beat, now: float) -> None:
-        """Take note of a worker's count."""
+        """Store a worker's counts."""
         if beat == self.beat:
             return
         if beat.generation == self.beat.generation:
@@ -103,15 +103,15 @@ class Patience:
         self.beat, self.since, self.doubts = beat, now, None
 
     def learn(self, now: float) -> None:
-        """A worker that was left continues by itself: it was slow, and is so perhaps again."""
+        """Remember the pause of a worker that left an aborted group by itself: it was only slow."""
         self.longest = max(self.longest, now - self.since)
 
     def doubtful(self, now: float) -> bool:
-        """Whether to look at what the process does."""
+        """Whether to read the activity of the process."""
         return now - self.since > DOUBTS
 
     def exhausted(self, activity: Activity, now: float) -> bool:
-        """Whether a worker stands still, which is looked at again and again."""
+        """Whether a worker is stalled; the agent calls this repeatedly."""
         idle = activity.seconds - self.computed <= IDLE * (now - (self.doubts or now))
         if self.doubts is None or activity.disk or not idle:
             self.doubts, self.computed = now, activity.seconds
@@ -120,7 +120,7 @@ class Patience:
 
 
 def look_at(pid: int) -> Activity:
-    """Look at what a process and its children do; nothing if it has ended."""
+    """Read the activity of a process and its children; none if it has ended."""
     seconds, disk = 0.0, False
     try:
         for thread in Path("/proc", str(pid), "task").iterdir():

@@ -15,7 +15,7 @@ def saved_step(checkpoints: Path) -> int:
     """Return the step of the newest checkpoint; -1 without one, or without the folder."""
     try:
         return newest_step(checkpoints)
-    except OSError:  # The workers say so.
+    except OSError:  # The workers report it.
         return -1
 
 

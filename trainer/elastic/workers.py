@@ -18,24 +18,24 @@ from trainer.launcher.errors import FAILURE
 from trainer.launcher.output import emit, say
 
 HUNG = 120.0
-"""Seconds in which a worker must leave an aborted group; then it is killed. It may compute for
-this time before it notices."""
+"""Seconds in which a worker must leave an aborted group; then it is killed. It may compute for this
+time before its next collective."""
 HUNG_STILL = 30.0
-"""The same for a worker that stands still."""
+"""The same for a stalled worker."""
 WHERE = 2.0
-"""Seconds in an aborted group after which a worker that stands still is asked where."""
+"""Seconds in an aborted group after which a stalled worker must print its stack traces."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker is: in the group `generation`, unless it has `left` that one.
+    """The state of a worker: it is in the group `generation`, unless it has `left` that one.
 
     `ready`: it waits for a group. `store` is the endpoint of its own store, which the other workers
     use if it has rank 0. `members` are the agents of the group's hosts.
     """
 
     local_rank: int = 0
-    start: int = 0  # Counts the processes of this local rank: an old one may still be heard.
+    start: int = 0  # Counts the processes of this local rank: old ones may still send messages.
     rank: int | None = None  # In the last group that it has joined.
     generation: int = 0
     left: int = 0
@@ -57,10 +57,10 @@ def read_place(line: bytes) -> Place:
 
 @dataclass
 class Worker:
-    """A worker's process, and what it has said last."""
+    """A worker's process, and its last report."""
 
     local_rank: int
-    folder: Path  # The agent's own.
+    folder: Path  # Of the agent alone.
     process: Process | None = None
     place: Place = field(default_factory=Place)
     writer: asyncio.StreamWriter | None = None
@@ -69,12 +69,12 @@ class Worker:
     done: bool = False
     aborted: float | None = None  # Time of the order to abort.
     patience: Patience = field(default_factory=Patience)
-    still: bool = False  # It reaches nothing in its group: it hangs, or it waits for others.
-    asked: bool = False  # Where it hangs.
+    still: bool = False  # It makes no progress in its group: it hangs, or it waits for others.
+    asked: bool = False  # Whether it was asked for its stack traces.
 
     @property
     def reached(self) -> int:
-        """The exchanges that it has reached in its group."""
+        """The number of collectives that it has reached in its group."""
         beat = self.patience.beat
         return beat.reached if beat.generation == self.place.generation else 0
 
@@ -85,7 +85,7 @@ class Worker:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there and does not stand still."""
+        """Whether the process exists and is not stopped."""
         return self.running and not self.stopped
 
     @property
@@ -95,16 +95,16 @@ class Worker:
 
     @property
     def halt_file(self) -> Path:
-        """Where it writes why it wants to end for good."""
+        """The file in which it writes its request to halt."""
         return self.folder / f"halt-{self.local_rank}"
 
     @property
     def pulse_file(self) -> Path:
-        """Where it counts its exchanges."""
+        """The file in which it counts its collectives."""
         return self.folder / f"pulse-{self.local_rank}"
 
     def take_request(self) -> Halt | None:
-        """Take the reason for which it wants to end for good."""
+        """Read and delete its request to halt, if there is one."""
         content = self.halt_file.read_text() if self.halt_file.exists() else ""
         self.halt_file.unlink(missing_ok=True)
         if not content:
@@ -113,7 +113,7 @@ class Worker:
         return Halt(found["kind"], found["message"], found.get("code", FAILURE))
 
     def look(self) -> None:
-        """See whether the process was stopped, or does not leave its group."""
+        """Check whether the process was stopped, stalls, or does not leave its group."""
         if self.process is None or self.process.returncode is not None:
             return
         stopped = stands_still(self.process.pid)
@@ -132,7 +132,7 @@ class Worker:
             self._urge(self.process, now - self.aborted)
 
     def _urge(self, process: Process, waited: float) -> None:
-        """If it does not leave an aborted group, ask where it hangs; at last, kill it."""
+        """If it does not leave an aborted group, request stack traces; at last, kill it."""
         name = f"local rank {self.local_rank}"
         if self.still and waited > WHERE and not self.asked:
             self.asked = True
@@ -146,7 +146,7 @@ class Worker:
 
 
 def stands_still(pid: int) -> bool:
-    """Whether a process was stopped by a signal or a debugger; one that is gone was not."""
+    """Whether a process was stopped by a signal or a debugger; False if it has ended."""
     with suppress(OSError):
         stat = Path("/proc", str(pid), "stat").read_text()
         return stat.rpartition(") ")[2][0] in "Tt"

@@ -1,21 +1,21 @@
-"""Decides which hosts train together. Pure: its input are reports, losses and the time.
+"""Decides which hosts train together. Pure: its inputs are reports, lost hosts and the time.
 
 The rules, in this order:
 
-1. A halt ends all hosts. So does a host that is done: all have passed a barrier before. A host that
-   is left out ends them only if too few others can ever come.
+1. A halt ends all hosts. A host that is done does too: all have passed a barrier before. A host
+   that is left out ends them only if too few others remain for the job.
 2. A group lasts until one of its hosts is lost, one of its workers has left it, or one hangs: it
-   stands still, and others have reached exchanges that it has not, or it trains alone and others
-   want to join it. Then the others get the order to abort it. Nobody is ever in two groups.
-3. A host that is ready to join, and one that was asked to end, let the group leave at the end of a
-   step: all of its workers agree on that step by themselves.
-4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
-   again; the coordinator waits a few seconds for a silent host. The group has at least as many
-   hosts as the job wants, and at most as many.
+   stalls, and others have reached collectives that it has not, or it trains alone and others
+   want to join it. Then the others are ordered to abort it. A host is never in two groups.
+3. If a host is ready to join, or was asked to end, the group leaves at the end of a step:
+   all of its workers agree on that step by themselves.
+4. The next group is formed when every host of the last one waits for it, is lost, or restarts
+   workers; the coordinator waits a few seconds for a silent host. The number of hosts is
+   within the job's limits.
 5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
    no other is formed.
 6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
-   Each exchange of hosts is a pause for all, and a chance for another fault.
+   Each change of hosts is a pause for all, and a chance for another fault.
 
 launcher/rounds.py has the rules of scripts, which differ in 1, 3 and 5.
 """
@@ -34,15 +34,15 @@ ABSENT = 10.0
 class Times:
     """Seconds; the defaults are those of the built-in training."""
 
-    last_call: float = 10.0  # More hosts may come before the first group; torchrun waits for 30.
-    warm_up: float = 30.0  # Hosts that are there may start their workers before the first group.
-    gather: float = 0.5  # Further changes of a group are collected, so that it pauses once.
-    stuck: float = 5.0  # A host must leave a group before the others continue without it.
-    returning: float = 5.0  # The hosts of a running group report to a coordinator that is new.
-    # A host must seem to hang for this time: a host that waited for a slow one reports its next
-    # exchange later, but within `HOST_SILENT`.
+    last_call: float = 10.0  # For more hosts to come before the first group; torchrun has 30.
+    warm_up: float = 30.0  # For present hosts to start their workers before the first group.
+    gather: float = 0.5  # Collects further changes of a group, so that it pauses once.
+    stuck: float = 5.0  # For a host to leave a group, until the others continue without it.
+    returning: float = 5.0  # For the hosts of a running group to report to a new coordinator.
+    # A host counts as hung only after this time: a host that waited for a slow one reports its next
+    # collective later, but within `HOST_SILENT`.
     confirm: float = 2.0
-    form: float = 20.0  # A group must form before it is given up.
+    form: float = 20.0  # For a group to form, until it is given up.
 
 
 TRAINING = Times()
@@ -54,7 +54,7 @@ class Decisions(Knowledge):
 
     times: Times = TRAINING
     end: Order | None = None
-    _ended: frozenset[str] = frozenset()  # The hosts that were there at the end.
+    _ended: frozenset[str] = frozenset()  # The hosts that were present at the end.
     _enough: float | None = None  # Since when there are enough hosts for a first group.
     _change: float | None = None  # Since when a host wants to join or to end.
     _seem: dict[str, float] = field(default_factory=dict)  # Agents that seem to hang; since when.
@@ -89,7 +89,7 @@ class Decisions(Knowledge):
         return replace(order, ran=ran, idle=idle) if ran or idle else order
 
     def report(self, report: Report) -> None:
-        """Take the report of a host."""
+        """Process a host's report."""
         if report.notice:
             self.notices.tell(report.notice)
             return
@@ -98,14 +98,14 @@ class Decisions(Knowledge):
             self.notices.left_out(report, report.out)
 
     def lose(self, agent: str, why: str) -> None:
-        """Take note that a host is silent or has closed its connection."""
+        """Remove a host that is silent or has closed its connection."""
         report = self.hosts.get(agent)
         super().lose(agent, why)
         if report and not self._may_go(report):
             self.notices.host_lost(agent, report.host, self._lost[agent], self.group)
 
     def _may_go(self, report: Report) -> bool:
-        """Whether nobody misses a host: it ends, or has never begun."""
+        """Whether the loss of a host is expected: it ends, or has never begun."""
         ends = report.asks or report.stops or report.done
         return bool(ends or self.end or report.halt or report.out)
 
@@ -126,14 +126,14 @@ class Decisions(Knowledge):
                 return
 
     def _last_out(self, report: Report) -> Halt | None:
-        """The reason why a host is left out, if too few hosts remain for the job."""
+        """The reason that a host is left out for, if too few hosts remain for the job."""
         out = sum(each.out is not None for each in self.hosts.values())
         return report.out if self.most + self.spares - out < self.least else None
 
     # ---- The present group
 
     def _see_fault(self, group: Group) -> None:
-        """End a group that cannot continue, or that has left as it was asked to."""
+        """End a group that cannot continue, or that has left at the end of a step as ordered."""
         if reason := next(self._faults_of(group), ""):
             self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
@@ -141,14 +141,14 @@ class Decisions(Knowledge):
             self.over = self.clock()
 
     def _tell_lost(self, group: Group, may_return: Callable[[str], bool] = lambda _: False) -> None:
-        """Tell the loss of hosts that were lost together with the coordinator before this one."""
+        """Send notices of hosts that were lost together with the previous coordinator."""
         for each in group.members if self._adopted is not None else ():
             known = each.agent in self.hosts or each.agent in self._lost
             if not known and not may_return(each.agent):
                 self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
-        """Yield why a group cannot continue."""
+        """Yield the reasons why a group cannot continue."""
         for member in group.members:
             if member.agent not in self.hosts and not self._may_return(member.agent):
                 yield self._lost.get(member.agent, f"{member.host} is lost")
@@ -164,13 +164,13 @@ class Decisions(Knowledge):
                 yield f"{each.host} did not join it"
 
     def _may_return(self, agent: str) -> bool:
-        """Whether a member may still be on its way to this coordinator."""
+        """Whether a member may still connect to this new coordinator."""
         if self._adopted is None or agent in self._lost:
             return False
         return self.clock() - self._adopted <= self.times.returning
 
     def _has_left(self, group: Group, report: Report) -> bool:
-        """Whether a member is out of the group, or waits already for another one."""
+        """Whether a member has left the group, or already waits for another one."""
         waits = self._adopted is not None and report.ready
         return report.left >= group.generation or report.starting or waits
 
@@ -178,7 +178,7 @@ class Decisions(Knowledge):
         return f"{report.host} has left it"
 
     def _hanging(self, group: Group) -> Iterator[str]:
-        """Yield the members that hang for long enough."""
+        """Yield a reason for each member that has seemed to hang for long enough."""
         now = self.clock()
         seem = hung(self._present(), group.generation, awaited=self.asked)
         self._seem = {each.agent: self._seem.get(each.agent, now) for each in seem}
@@ -191,7 +191,7 @@ class Decisions(Knowledge):
         self.over, self._reason = self.clock(), reason
 
     def _see_change(self, group: Group) -> None:
-        """Let the group leave, if a host wants to join it or to end."""
+        """Order the group to leave after a step, if a host wants to join it or to end."""
         members = self._present()
         if self.asked or len(members) < len(group.members):
             return
@@ -211,7 +211,7 @@ class Decisions(Knowledge):
             self._leave_group(group, "; ".join(filter(None, (ends, comes))))
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        """Let the group leave at the end of a step."""
+        """Order the group to leave at the end of a step."""
         self.asked = True
         self.say(f"{self._name(group)} leaves after a step: {reason}")
 
@@ -248,7 +248,7 @@ class Decisions(Knowledge):
         return [each for each in old if not (each.starting or settled(each))]
 
     def _judge(self) -> None:
-        """Judge a group that is over and that all have left; the agents of a training do that."""
+        """Judge a group that all have left; does nothing here, as the agents judge failures."""
 
     def _begin(self, chosen: list[Report]) -> None:
         """Begin a group with some hosts, in the order of ranks."""
@@ -266,15 +266,15 @@ class Decisions(Knowledge):
         self.say(f"begins {self._name(self.group)} with {self.group.names}{why}")
 
     def _new_group(self, members: tuple[Member, ...]) -> Group:
-        # Unique even if a coordinator forgets and a host returns late: by the time in milliseconds
-        # or, if the clock of the coordinator before was ahead, by chance.
+        # Unique even if a new coordinator lacks the last number and a host returns late: by the
+        # time in milliseconds or, if the previous coordinator's clock was ahead, by chance.
         self._newest = 1 + max(self._newest + self.chance(), int(self.today() * 1000))
         return Group(self._newest, members, self._why(members))
 
     def _with_newest(self, candidates: list[Report]) -> list[Report]:
-        """Choose the hosts that begin from a checkpoint: one that has the newest is among them.
+        """Choose the hosts that begin from a checkpoint; include one with the newest checkpoint.
 
-        After all were lost, that may be a spare: only members of the group are asked for theirs.
+        After a loss of all hosts, this may be a spare: only members search their checkpoints.
         """
         chosen, others = candidates[: self.most], candidates[self.most :]
         newest = max(others, key=lambda each: each.saved, default=None)
@@ -292,9 +292,9 @@ class Decisions(Knowledge):
         return waited < self.times.warm_up and max(coming, default=-1) > newest
 
     def _complete(self, candidates: list[Report]) -> bool:
-        """Whether a first group lacks no host but spares.
+        """Whether all hosts of a first group except spares are present.
 
-        A coordinator that is new waits for all: a spare may train in the place of a candidate.
+        A new coordinator also waits for spares: one may train in the place of a candidate.
         """
         known = len(candidates) == self.most + self.spares
         known |= not self.spares or self.clock() - self._began >= self.times.returning
@@ -318,7 +318,7 @@ class Decisions(Knowledge):
             return Order() if report.ready else Order("abort", group.generation, why=self._reason)
         if report.generation < group.generation:
             if self._adopted is not None:
-                return Order()  # The coordinator before this one has informed it.
+                return Order()  # The previous coordinator has informed it.
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()

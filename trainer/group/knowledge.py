@@ -1,6 +1,6 @@
-"""What the coordinator knows of the hosts: their reports, and the group that trains.
+"""The coordinator's state: the hosts' reports, and the group that trains.
 
-A new coordinator learns the present group from the reports: it has no state of its own to lose.
+A new coordinator learns the present group from the reports: no state is lost with the old one.
 """
 
 import re
@@ -36,18 +36,18 @@ class Knowledge:
     _newest: int = 0  # Generation.
     _reason: str = ""  # Why the group is over.
     _lost: dict[str, str] = field(default_factory=dict)  # Agents, and how they were lost.
-    _hung: set[str] = field(default_factory=set)  # Agents of the group; nobody waits for them.
-    _failed: set[str] = field(default_factory=set)  # Hosts of the group that start workers again.
+    _hung: set[str] = field(default_factory=set)  # Hung agents; the next group does not wait.
+    _failed: set[str] = field(default_factory=set)  # Hosts of the group that restart workers.
 
     noun: ClassVar[str] = "group"
-    """The word for a group in lines for people."""
+    """The word for a group in log lines."""
 
     def __post_init__(self) -> None:
-        """Note the time: hosts that train already need a while to report to a new coordinator."""
+        """Store the start time: hosts that train need time to report to a new coordinator."""
         self._began, self.spent = self.clock(), Spent(self.clock)
 
     def report(self, report: Report) -> None:
-        """Take a host's report; a new agent of the same host replaces the old one."""
+        """Store a host's report; a new agent of the same host replaces the old one."""
         for agent in [agent for agent, old in self.hosts.items() if old.host == report.host]:
             if agent != report.agent:
                 del self.hosts[agent]
@@ -67,14 +67,14 @@ class Knowledge:
             self.notices.ended(report)
 
     def lose(self, agent: str, why: str) -> None:
-        """Take note that a host is silent or has closed its connection."""
+        """Remove a host that is silent or has closed its connection."""
         report = self.hosts.pop(agent, None)
         if report and not report.asks:
             self._lost[agent] = f"{report.host} {why}"
             self.say(self._lost[agent])
 
     def _adopt(self) -> None:
-        """Learn the group of hosts that train already."""
+        """Adopt the group of hosts that already train."""
         running = self._running()
         if not running or (self.group and self.group.generation >= self._newest):
             return
@@ -133,9 +133,9 @@ def settled(report: Report) -> bool:
 
 
 def hung(members: list[Report], generation: int, *, awaited: bool) -> list[Report]:
-    """The hosts of a group that others wait for, and that do not come nearer.
+    """The stalled hosts of a group that others wait for.
 
-    `awaited`: whether others wait for the end of a step of the whole group.
+    `awaited`: whether other hosts wait for the whole group to finish a step.
     """
     if any(each.generation != generation for each in members):
         return []

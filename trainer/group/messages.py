@@ -1,4 +1,4 @@
-"""What hosts and the coordinator tell each other: whole states, so that any message may be lost.
+"""Messages of hosts and the coordinator. Each has the whole state, so any one may be lost.
 
 A host repeats its report several times a second: that is also its heartbeat. The coordinator
 answers each report with its present order for that host.
@@ -23,7 +23,7 @@ MessageT = TypeVar("MessageT", bound="Report | Order")
 
 
 class MalformedError(ValueError):
-    """A line that is no message of this version."""
+    """A line that is not a message of this version."""
 
 
 def name_agent(host: str, number: int) -> str:
@@ -32,7 +32,7 @@ def name_agent(host: str, number: int) -> str:
 
 
 def host_of(agent: str) -> str:
-    """The host in the name of an agent's process: all that a new coordinator knows of some."""
+    """The host in an agent's name; a new coordinator may know nothing more of it."""
     return agent.rpartition("-")[0]
 
 
@@ -44,7 +44,7 @@ class Member:
     host: str
     store: str  # host:port of the store of its first worker or, for a script, of its torchrun.
     workers: int
-    port: int = 0  # Another free one, for a script's own store.
+    port: int = 0  # Another free port, for a script's own store.
 
     @property
     def address(self) -> str:
@@ -118,7 +118,7 @@ class Result:
 
     @property
     def words(self) -> str:
-        """It in words."""
+        """The progress in words."""
         figure = "" if self.loss is None else f", loss {self.loss:.4g}"
         if self.accuracy is not None:
             figure = f", accuracy {self.accuracy * 100:.1f} %"
@@ -142,7 +142,7 @@ class Report:
     """The state of a host.
 
     `generation` is that of the group that its workers have joined last, `left` the newest one that
-    at least one of them has left, be it by a fault. `ready`: all of them wait for a group.
+    at least one of them has left, with or without a fault. `ready`: all of them wait for a group.
     """
 
     agent: str  # Names the agent's process.
@@ -150,13 +150,13 @@ class Report:
     workers: int
     store: str = ""
     generation: int = 0
-    members: tuple[str, ...] = ()  # The agents of that group, for a coordinator that is new.
+    members: tuple[str, ...] = ()  # The agents of that group, for a new coordinator.
     left: int = 0
     ready: bool = False
-    heard: int = 0  # The newest generation that it knows.
-    reached: tuple[int, int] = (0, 0)  # Exchanges in that group: the last worker's, the first's.
-    still: bool = False  # One of its workers in that group stands still, by itself or as it waits.
-    starting: bool = False  # Not all of its workers run: nobody waits for them.
+    heard: int = 0  # The newest generation that it knows of.
+    reached: tuple[int, int] = (0, 0)  # Lowest and highest number of its workers' collectives.
+    still: bool = False  # One of its workers in that group stalls, by a fault or as it waits.
+    starting: bool = False  # Not all of its workers run: the next group does not wait for them.
     leaving: bool = False  # It was asked to end.
     spare: bool = False  # It joins only if a group lacks hosts.
     saved: int = -1  # The step of its newest checkpoint, while it is in no group; -1: none.
@@ -165,28 +165,28 @@ class Report:
     out: Halt | None = None  # Why it is left out, until a person releases it.
     result: Result | None = None  # At its end.
     stops: bool = False  # It was asked to end; a script may still save.
-    told: tuple[str, ...] = ()  # The notices that were sent, as the last order has them.
-    notice: Notice | None = None  # It is no host of the job, and only sends this.
+    told: tuple[str, ...] = ()  # The ids of sent notices, from the last order.
+    notice: Notice | None = None  # The sender is not a host of the job, and only sends this.
     # Of a host of a script:
     port: int = 0  # As in Member.
-    number: int = 0  # Of the round that it has joined last.
+    number: int = 0  # The number of the round that it has joined last.
     bounds: tuple[int, int, int] | None = None  # The least and the most hosts, and the spares.
-    failure: Halt | None = None  # How the script has failed here in the round that it has left.
-    content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
+    failure: Halt | None = None  # The script's failure here in the round that it has left.
+    content: str | None = None  # Of its newest checkpoint; None: unknown.
     once: bool = False  # Nothing restarts this host.
-    asks: bool = False  # It only asks, while it prepares itself.
+    asks: bool = False  # It only asks for the state, while it starts up.
     # Of a job that may end by itself (spent.py):
     ran: float | None = None  # Seconds since the first start that it knows of; None: asked to end.
     idle: float | None = None  # Seconds for which it has computed nothing.
-    ends: str = ""  # The key of the job by which all end, as it has found.
+    ends: str = ""  # The key of the job whose limit it has found to be reached: all end.
 
 
 @dataclass(frozen=True)
 class Order:
     """The order to a host; `generation` is that of the group that it concerns.
 
-    wait: nothing. join: form `group`. leave: leave the group at the end of a step. abort: close the
-    group's connections, and leave it. end: end the workers, as all are done or because of `halt`.
+    wait: do nothing. join: form `group`. leave: leave the group at the end of a step. abort: close
+    the group's connections, and leave it. end: end the workers, as all are done or due to `halt`.
     """
 
     kind: Literal["wait", "join", "leave", "abort", "end"] = "wait"
@@ -197,15 +197,15 @@ class Order:
     why: str = ""  # Why the group is over, for people.
     failure: Halt | None = None  # Of a script, for which the round before has ended.
     ends: str = ""  # The key of the job by which all end.
-    # As in a report, of all hosts. They change all the time: that makes no new order.
+    # As in a report, for all hosts. They change all the time: a change is not a new order.
     ran: float = field(default=0.0, compare=False)
     idle: float = field(default=0.0, compare=False)
     told: tuple[str, ...] = ()  # The ids of the notices that were sent.
-    fault: str = ""  # Why somebody is not notified.
+    fault: str = ""  # Why a notification could not be sent.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:
-    """Note the task that serves a connection."""
+    """Add the current task, which serves a connection, to `serving`."""
     if task := asyncio.current_task():
         serving.add(task)
         task.add_done_callback(serving.discard)

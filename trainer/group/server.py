@@ -1,7 +1,7 @@
-"""The coordinator of a job: a server that hosts report to, and that gives them orders.
+"""The coordinator of a job: a server that receives hosts' reports, and sends them orders.
 
-It decides nothing by itself (decisions.py), keeps nothing on a disk, and may die at any time: the
-group that trains does not need it, and reports tell its successor all.
+The decisions are in decisions.py. It keeps nothing on a disk, and may die at any time: the
+group that trains does not need it, and its successor gets the whole state from reports.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from trainer.group.messages import (
 )
 
 TICK = 0.1
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the time."""
 HELD = 660.0
 """Seconds for which the coordinator of a run that is over stays while notices are being sent."""
 FAREWELL = 2.0
@@ -44,13 +44,13 @@ class Server:
         self._sent: dict[str, Order] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._ticked = self._used = time.monotonic()  # Times of the last tick, and of a host.
-        self._stood = float("-inf")  # The last time at which this process stood still.
+        self._stood = float("-inf")  # The last time at which this process was found suspended.
         self._came = False  # Whether any host has connected.
 
     async def serve(self, listener: socket.socket) -> int:
         """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
 
-        After a signal, serve hosts that were asked to end, too: their last checkpoint needs it.
+        After a signal, continue to serve hosts that were asked to end: they need it to save.
         """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -75,7 +75,7 @@ class Server:
             await served(self._serving)
 
     async def _see_off(self) -> None:
-        """Return when no host is connected, or none of them ends."""
+        """Return when no host is connected, or no connected host is about to end."""
         began = time.monotonic()
         while self._seen:
             ends = any(report.stops for report in self._decisions.hosts.values())
@@ -84,7 +84,7 @@ class Server:
             await asyncio.sleep(TICK)
 
     async def _watch(self, stop: Callable[[int], None]) -> None:
-        """Look for silent hosts, and for the end of the run."""
+        """Detect silent hosts, and the end of the run."""
         while True:
             await asyncio.sleep(TICK)
             self._notice_time()
@@ -100,7 +100,7 @@ class Server:
                 stop(0)
 
     def _notice_time(self) -> None:
-        """See whether this process stood still, and not the hosts."""
+        """Detect a pause of this process, in which hosts only seem to be silent."""
         now = time.monotonic()
         if now - self._ticked > HOST_SILENT / 2:
             self._stood, self._seen = now, dict.fromkeys(self._seen, now)
@@ -120,7 +120,7 @@ class Server:
                     self._forget(gone)
                 self._tell(answer=agent)
         self._notice_time()
-        # After a halt of this process, its host has connected again and is about to report.
+        # After a pause of this process, the host has connected again and is about to report.
         if self._writers.get(agent) is writer and self._ticked - self._stood > LOST:
             self._lose(agent, "has closed its connection")
             self._tell()

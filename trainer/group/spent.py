@@ -1,8 +1,8 @@
-"""The time of a run, and for how long its hosts have computed nothing. Pure.
+"""The elapsed time of a run, and for how long its hosts have been idle. Pure.
 
-A run has a beginning of its own: a coordinator that is new, a host that joins late and a container
-that was started again learn it from the others. Hosts that were asked to end no longer count. When
-none counts any more, the run is over: hosts that come then begin another one.
+A new coordinator, a host that joins late and a restarted container learn the start of the run from
+the others. Hosts that were asked to end do not count. When no host counts any more, the run is
+over: hosts that come then begin another one.
 """
 
 from collections.abc import Callable, Collection
@@ -11,16 +11,16 @@ from trainer.group.messages import Report
 
 
 class Spent:
-    """The time of a run; all times are those of the coordinator's clock."""
+    """The elapsed time of a run, by the coordinator's clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began: float | None = None
-        # A coordinator that is new knows of no work: it counts from its own beginning on.
+        # A new coordinator knows of no work: it counts from its own start.
         self._worked = clock()
 
     def note(self, report: Report, hosts: Collection[Report]) -> None:
-        """Take a host's report; `hosts` are the present ones of all hosts."""
+        """Process a host's report; `hosts` has the present reports of all hosts."""
         now = self._clock()
         if report.ran is not None:
             began = now - report.ran
@@ -32,17 +32,17 @@ class Spent:
 
     @property
     def known(self) -> bool:
-        """Whether the time of the run counts."""
+        """Whether the start of the run is known."""
         return self._began is not None
 
     def ran(self) -> float:
-        """Seconds since the first start; 0 if it does not count."""
+        """Seconds since the first start; 0 if it is not known."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def idle(self, hosts: Collection[Report]) -> float:
-        """Seconds for which no host has computed anything; 0 if that does not count.
+        """Seconds for which no host has computed anything; 0 if no host reports it.
 
-        After a halt of this process, the reports are as old as the time of the last work.
+        After a pause of this process, the reports are as old as the time of the last work.
         """
         found = [each.idle for each in hosts if each.idle is not None]
         return min([self._clock() - self._worked, *found]) if found else 0.0

@@ -6,25 +6,25 @@ of the built-in training is elastic/agent.py.
     python3 launch.py               run the training of the job file, as one host of several
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
-    python3 launch.py health        the container's health check: are the GPUs still there?
+    python3 launch.py health        the container's health check: are the GPUs still usable?
     python3 launch.py session …     in the container of a session: about, connect, jupyter, extend
     python3 launch.py notify KIND MESSAGE
-                                    let the coordinator notify people
+                                    send a notification by the coordinator
 
 kit joins the modules of this program to one file (trainer/contract/programs.py), and mounts it into
 any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. So they use
-only the standard library and Python 3.10, and define no name twice.
+only the standard library and Python 3.10, and all names are unique.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port where hosts meet; a name has one address
     KIT_NNODES               MIN:MAX hosts of the job, for the coordinator and for scripts; not for
                              hosts of a built-in training: a change must not start them again
-    KIT_NPROC                processes on this host: its GPUs, or its CPU workers; of TensorFlow,
-                             one process uses as many GPUs
+    KIT_NPROC                processes on this host: its GPUs, or its CPU workers; with TensorFlow,
+                             the GPUs of its single process
     KIT_SPARES               number of spares, where KIT_NNODES is set; default: 0
     KIT_SPARE                set on a spare: a host that takes part only while others are missing
-    KIT_OWNER, KIT_PRIORITY  of a job of the queue: whose it is, and its priority from 0 to 100
-    KIT_SINCE, KIT_WAITED    set by the queue: when it has given this host to the job, in seconds
+    KIT_OWNER, KIT_PRIORITY  of a job of the queue: its owner, and its priority from 0 to 100
+    KIT_SINCE, KIT_WAITED    set by the queue: when it allocated this host to the job, in seconds
                              since 1970, and the seconds for which the job had waited until then
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
@@ -35,11 +35,11 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_WORKSPACE            folder of the job's code; default: /workspace
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
-    KIT_NOTIFY               for the coordinator: whom it notifies of what (JSON)
+    KIT_NOTIFY               for the coordinator: receivers and kinds of notifications (JSON)
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
                              each other are reported; default: 60
-    KIT_ONE_RUN              set if nothing restarts a host: what ends one then ends all
+    KIT_ONE_RUN              set if nothing restarts a host: the end of one host then ends all
 
 It prints lines for people and, unless standard output is a terminal, events for programs
 (contract/events.py). Foreseeable errors are raised as LaunchError; its message says what to do.

@@ -35,22 +35,22 @@ from trainer.launcher.silence import Silence
 from trainer.launcher.tensorflow import tensorflow_environ
 from trainer.launcher.torchrun import torchrun_argv
 
-GRACE = 2.0  # Seconds in which workers must end when a round does; then they are killed.
+GRACE = 2.0  # Seconds in which workers must end after the end of a round; then they are killed.
 
 
 class Agent(HostAgent):
-    """Runs one torchrun for each round, and reports how it goes."""
+    """Runs one torchrun for each round, and reports its state."""
 
     coordinator: ClassVar[str] = "the rendezvous"
 
     def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
-        """`folder` is the agent's own, `command` the script and its arguments."""
+        """`folder` is for this agent alone; `command` has the script and its arguments."""
         super().__init__(environ, folder)
         self._settings, self._command = Settings(environ), command
         self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
         self._state, self._ports = "starts", [0, 0]  # starts, idle, runs, done.
-        self._round: Group | None = None  # The last one that it has joined.
-        self._left = 0  # Its generation, once this host has left it.
+        self._round: Group | None = None  # The last round that this host has joined.
+        self._left = 0  # The generation of the last round that this host has left.
         self._starts, self._stops = 0, False
         self._failure: LaunchError | None = None  # Of the last round.
         self._forks: Process | None = None  # The process that forks torchrun.
@@ -99,7 +99,7 @@ class Agent(HostAgent):
             self._finish(0)
 
     def _leave(self, number: int) -> None:
-        """A signal asks this host to end: torchrun gives its workers the time that they need."""
+        """Forward a signal that ends this host to torchrun, which waits for its workers."""
         super()._leave(number)
         if self._state != "runs":
             self._finish(self._exit_code)
@@ -113,7 +113,7 @@ class Agent(HostAgent):
         elif order.kind == "join" and order.group and order.generation > self._joined:
             if self._state == "idle":
                 self._begin(order.group, order.failure)
-            else:  # It has begun one that the rendezvous had given up.
+            else:  # It runs a round that the rendezvous had given up.
                 self._stop(f"round {order.group.number} begins")
         elif order.kind == "abort" and self._joined <= order.generation:
             self._stop(order.why)
@@ -124,14 +124,14 @@ class Agent(HostAgent):
         return self._round.generation if self._round else 0
 
     def _error(self, halt: Halt) -> LaunchError:
-        """The error with which this host ends: its own has all lines."""
+        """The error with which this host ends: preferably its own, which has all lines."""
         own = None if halt.code == MISTAKE else self._failure
         return own or error_of(halt, self._host)
 
     # ---- torchrun
 
     async def _fork_torchrun(self) -> None:
-        """Have a process that forks torchrun, which connects to this one."""
+        """Run the process that forks torchrun; it connects to this one."""
         argv = [str(PROGRAM), self._job.framework, str(self._folder / "workers")]
         self._forks = await asyncio.create_subprocess_exec(
             sys.executable, *argv, stdin=subprocess.DEVNULL, start_new_session=True
@@ -149,7 +149,7 @@ class Agent(HostAgent):
             await self._forks.wait()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Talk to that process."""
+        """Process the messages of that process."""
         self._torchrun = writer
         self._be_idle()
         while line := await reader.readline():
@@ -203,7 +203,7 @@ class Agent(HostAgent):
         return {"argv": argv, "environ": own, "store": store}
 
     def _stop(self, why: str) -> None:
-        """Have no workers; they belong to a round that is over."""
+        """Stop the workers, whose round is over."""
         if self._state == "done":
             self._be_idle()
         elif self._state == "runs" and not self._stops:
@@ -233,7 +233,7 @@ class Agent(HostAgent):
                 os.kill(self._pid, number)
 
     def _kill_workers(self) -> None:
-        """Kill the workers, each of which leads a group of processes; torchrun then ends."""
+        """Kill the workers with their process groups; torchrun then ends."""
         with suppress(OSError):
             children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text()
             for child in children.split():
@@ -259,10 +259,10 @@ class Agent(HostAgent):
         emit("failed", **self._failure.values())
         self._be_idle()
 
-    # ---- Looks at its workers
+    # ---- Observation of its workers
 
     async def _watch_silence(self) -> None:
-        """Look whether ranks of this host do nothing for long."""
+        """Check at intervals whether ranks of this host are idle for too long."""
         limit = self._job.quiet
         silence = Silence(self._folder, limit, self._environ.get("KIT_GPUS", ""))
         while limit:
@@ -274,13 +274,13 @@ class Agent(HostAgent):
                     self.metrics.silent = seconds
 
     async def _watch_connections(self) -> None:
-        """Look whether the processes of this host are connected with others of the script."""
+        """Check at intervals whether this host's processes are connected to others of the job."""
         one = self._job.framework == "tensorflow" or self._settings.nproc == 1
         while True:
             await asyncio.sleep(LOOK_EVERY)
             found, pid = self._connections, self._pid
             if found and pid and not (one and found.only_host):
-                # With thousands of connections, as on a host's own network, it takes its time.
+                # With thousands of connections, as on a host's own network, this takes long.
                 joined = await asyncio.to_thread(found.look, pid)
                 if joined is not None and found is self._connections and pid == self._pid:
                     self._connections = None if joined else found

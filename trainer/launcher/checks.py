@@ -1,4 +1,4 @@
-"""Mistakes that each restart would repeat, found before the start."""
+"""Checks before the start for mistakes that each restart would repeat."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
             advice = "begin with the script itself, or with its own module"
             raise LaunchError(f"{settings.job}: command: begins with {start}; {advice}")
         if job.files:
-            with suppress(OSError):  # Then the check fails.
+            with suppress(OSError):  # The check below reports it.
                 settings.checkpoints.mkdir(parents=True, exist_ok=True)
             check_checkpoints(settings.checkpoints)
         return " ".join(job.command)
@@ -44,8 +44,8 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
 
 
 def check_training(settings: Settings) -> str:
-    """Check for mistakes that would end the built-in training; download data if it may."""
-    # These modules too use only the standard library.
+    """Check for mistakes that would end the built-in training; download data if allowed."""
+    # These modules also use only the standard library.
     from trainer.core.job import JobError, installed_torch, load_job, torch_fault
     from trainer.data.fetched import place_data
     from trainer.data.files import DataMissingError, DownloadError, find_files, to_download
@@ -77,7 +77,7 @@ def download(train: Any, data: Path, host: str) -> None:
     require_torchvision("download")
     try:
         from trainer.vision.downloads import download as download_all
-    except Exception as error:  # Of a torchvision that does not match torch.
+    except Exception as error:  # torchvision does not match torch.
         raise LaunchError(f"torchvision does not work here: {error}") from error
     os.environ["KIT_HOST"] = host
     download_all(train, data)

@@ -1,4 +1,4 @@
-"""The connections of a script: are its processes connected with each other?"""
+"""Checks whether the processes of a script are connected to each other."""
 
 import socket
 import sys
@@ -12,10 +12,10 @@ from trainer.group.messages import Group
 from trainer.launcher.output import emit, say
 from trainer.launcher.worker import MEMBER_EVERY
 
-# A script that never forms a group, or one of a single process on each GPU, trains as many models
-# as there are GPUs. In a group, each process is connected with the store of rank 0 at MASTER_PORT,
-# or with another process of the script.
-LOOK_EVERY = 1.0  # Seconds between two looks; none follows once there is a group.
+# A script that forms no group, or a group of size 1 on each GPU, trains a separate model on each
+# GPU. In a group, each process is connected to the store of rank 0 at MASTER_PORT, or to another
+# process of the script.
+LOOK_EVERY = 1.0  # Seconds between two checks; they end once there is a group.
 ESTABLISHED, LISTENS = "01", "0A"  # States of a socket (include/net/tcp_states.h).
 End = tuple[str, int]
 
@@ -33,7 +33,7 @@ class Connections:
     """Watches whether the processes of a host have formed a group with others, in one round."""
 
     def __init__(self, around: Group, rank: int, wait: int) -> None:
-        """`rank` is that of this host among the others, `wait` a time in seconds."""
+        """`rank` is the group rank of this host, `wait` a time in seconds."""
         others = (*around.members[:rank], *around.members[rank + 1 :])
         self._others = {each.address for each in others}
         self._port, self._first = around.members[0].port, rank == 0
@@ -45,16 +45,16 @@ class Connections:
         return not self._others
 
     def look(self, torchrun: int) -> bool | None:
-        """Whether a process below torchrun is connected; None if that cannot be seen."""
+        """Whether a process below torchrun is connected; None if this is unknown."""
         try:
             workers, owners = children_of(torchrun), dict[str, int]()
             for pid in workers:
-                with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+                with suppress(FileNotFoundError, ProcessLookupError):  # It has just ended.
                     owners |= dict.fromkeys(inodes_of(pid), pid)
             sockets = list_sockets()
         except OSError:
             return None
-        # torchrun has sockets: where there are none, the container hides them.
+        # torchrun has sockets: if none are listed, the container hides them.
         return self.joined(sockets, owners) if workers and sockets else None
 
     def joined(self, sockets: Sequence[Socket], owners: Mapping[str, int]) -> bool:
@@ -63,7 +63,7 @@ class Connections:
         With several hosts, only connections to another one count.
         """
         ends = {(each.local, each.remote): owners.get(each.inode) for each in sockets}
-        # A second store of rank 0: each host has a group of its own.
+        # This host serves a second store at MASTER_PORT: each host has formed its own group.
         apart = not self._first and any(
             each.state == LISTENS and each.local[1] == self._port and each.inode in owners
             for each in sockets
@@ -83,7 +83,7 @@ class Connections:
         return False
 
     def tell(self, joined: bool) -> None:
-        """Say when there is no group for long, and when there is one after all."""
+        """Warn if there is no group after the wait, and report a group that forms later."""
         waited = time.monotonic() - self._began
         if joined and self._told:
             say(f"the processes of this job have formed a group after {waited:.0f} s")
@@ -101,15 +101,15 @@ class Connections:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that one has started."""
+    """The child processes of a process."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in files for child in file.read_text().split()]
 
 
 def inodes_of(pid: int) -> Iterator[str]:
-    """The sockets of a process and of all below it."""
+    """The inodes of the sockets of a process and its descendants."""
     for file in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # It was closed meanwhile.
+        with suppress(FileNotFoundError):  # It was just closed.
             kind, _, inode = str(file.readlink()).partition(":")
             if kind == "socket":
                 yield inode.strip("[]")
@@ -129,10 +129,10 @@ def list_sockets() -> list[Socket]:
 
 
 def read_end(text: str) -> End:
-    """Read an address and a port as the kernel lists them, in words of the machine's order."""
+    """Read an address and a port as the kernel lists them, in words of native byte order."""
     digits, _, port = text.partition(":")
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
     packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
-    # PyTorch's sockets are IPv6, also for addresses of IPv4.
+    # PyTorch's sockets are IPv6, even for IPv4 addresses.
     return socket.inet_ntop(family, packed).removeprefix("::ffff:"), int(port, 16)

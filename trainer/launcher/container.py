@@ -34,7 +34,7 @@ def visible_devices() -> str:
 def has_gpus() -> bool:
     """Whether this container should have GPUs.
 
-    A device of the Container Device Interface, as Kubernetes and DRA give it, sets `void` so that
+    Devices of the Container Device Interface, as from Kubernetes and DRA, set `void` so that
     NVIDIA's hook adds no others (nvidia-container-toolkit, pkg/nvcdi).
     """
     visible = visible_devices()
@@ -42,10 +42,10 @@ def has_gpus() -> bool:
 
 
 def list_gpus(number: str = "KIT_NPROC") -> list[str]:
-    """The GPUs as nvidia-smi lists them; the variable `number` says how many there must be."""
+    """The GPUs as nvidia-smi lists them; the variable `number` is the required number."""
     if not has_gpus():
         return []
-    # With this variable there is no container that could lack its GPUs.
+    # With this variable, the job does not run in a container.
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return chosen_gpus()
     needed = read_number(os.environ, number, "1")
@@ -92,7 +92,7 @@ def check_health() -> None:
 
 
 def available_cores() -> int:
-    """The number of CPUs that this container may use: `limits.cpus` is a share of CPU time."""
+    """The number of CPUs that this container may use: `limits.cpus` limits CPU time."""
     cores = float(len(os.sched_getaffinity(0)))
     with suppress(OSError, ValueError, ZeroDivisionError):
         if (file := CGROUP / "cpu.max").exists():  # Version 2; version 1 has two files.

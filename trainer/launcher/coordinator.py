@@ -21,7 +21,7 @@ from trainer.launcher.process import raise_open_files, stay_unprivileged
 from trainer.launcher.rounds import Rounds
 from trainer.launcher.settings import endpoint_text, parse_endpoint, read_nnodes, read_variable
 
-CHANCES = 10**6  # Numbers of which the next group has one, if the clock does not tell it.
+CHANCES = 10**6  # Range of random numbers that make generations unique if the clock went back.
 chance = partial(random.randrange, CHANCES)
 
 
@@ -34,7 +34,7 @@ def coordinate() -> int:
 
 
 def is_final(decisions: Decisions) -> bool:
-    """Return whether no host comes again: all is done, the job ends itself, or by a mistake."""
+    """Return whether no host returns: the job is done, or ended by its limit or a mistake."""
     halt = decisions.end.halt if decisions.end else None
     return bool(decisions.ends or (decisions.end and (halt is None or halt.code == MISTAKE)))
 
@@ -49,8 +49,8 @@ def serve_rendezvous() -> int:
 def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     """Serve at KIT_ADDRESS, or at the address of the endpoint, until the run is over or a signal.
 
-    Return the exit code: NOT_OVER unless the run is `final`. A signal ends it also when its host is
-    drained, while the training continues.
+    Return the exit code: NOT_OVER unless the run is `final`. A signal also ends it when its host is
+    drained while the training continues.
     """
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
@@ -65,7 +65,7 @@ def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
 
 
 async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:
-    """Serve, and notify people beside it; return the signal that ends it, or 0."""
+    """Serve, and send notifications meanwhile; return the signal that ends it, or 0."""
     courier = Courier(os.environ, decisions.notices)
     courier.start()
     received = 0

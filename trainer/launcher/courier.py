@@ -1,4 +1,4 @@
-"""The coordinator's side of notifications: it starts the process that sends them, and feeds it."""
+"""The coordinator's side of notifications: starts and feeds the process that sends them."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ from trainer.group.notices import Notices
 from trainer.launcher.output import say
 from trainer.launcher.program import PROGRAM
 
-LAST_TRIES = 8.0  # Seconds for what is left after SIGTERM: Docker kills a container after 10.
+LAST_TRIES = 8.0  # Seconds for remaining notices after SIGTERM: Docker kills containers after 10.
 MOST_LEFT = 200  # Number of notices that are not settled.
-STARTS = 3  # Of the process, if it ends by itself.
+STARTS = 3  # Number of starts of the process, if it ends by itself.
 
 
 class Courier:
-    """Hands notices to the process that sends them; knows which are not settled."""
+    """Passes notices to the process that sends them, and keeps those that are not settled."""
 
     def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
         self._wanted = bool(environ.get("KIT_NOTIFY"))
@@ -36,7 +36,7 @@ class Courier:
             notices.send = self.send
 
     def send(self, notice: Notice) -> None:
-        """Hand over a notice."""
+        """Pass a notice."""
         if len(self._left) >= MOST_LEFT:
             self._warn(f"too many notifications wait: nobody is notified of {notice.kind}")
             return
@@ -60,7 +60,7 @@ class Courier:
             self._task = asyncio.create_task(self._run())
 
     async def end(self, seconds: float) -> None:
-        """End the process, after so many seconds at most for what is left."""
+        """End the process; wait at most `seconds` for the remaining notices."""
         deadline = time.monotonic() + seconds
         while self._task and not self._task.done() and self._left and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -100,7 +100,7 @@ class Courier:
         self._left.clear()
 
     async def _take(self, reader: asyncio.StreamReader) -> None:
-        """Take note of what was sent or given up, and why, until the process has ended."""
+        """Process reports of sent and given-up notices until the process has ended."""
         with suppress(OSError, ValueError, KeyError):
             while line := await reader.readline():
                 content = json.loads(line)

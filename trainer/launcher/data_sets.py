@@ -19,7 +19,7 @@ from trainer.launcher.settings import Settings
 from trainer.launcher.waiting import BrokenAnswerError, until_answered
 
 SILENT = (
-    30  # Seconds without a line after which the agent is taken for dead; it sends one a second.
+    30  # Seconds without a line after which the agent counts as dead; it sends one per second.
 )
 
 
@@ -42,7 +42,7 @@ class DataAgent(HTTPConnection):
 
 
 class FetchProgress:
-    """Tells how far the agent is: at once if something changes, else every 10 s."""
+    """Logs the agent's progress: at once if something changes, otherwise every 10 s."""
 
     def __init__(self) -> None:
         self._last, self._due = "", 0.0
@@ -50,11 +50,11 @@ class FetchProgress:
 
     @property
     def begun(self) -> bool:
-        """Whether the agent has said anything."""
+        """Whether the agent has reported anything."""
         return bool(self._shown)
 
     def show(self, line: Mapping[str, Any]) -> None:
-        """Say a line of the agent, or not."""
+        """Log a report of the agent if it is due."""
         kind = f"{line['name']}@{line['version']} {line['state']} {line.get('note', '')}"
         if kind == self._last and time.monotonic() < self._due:
             return
@@ -81,8 +81,8 @@ class FetchProgress:
 def fetch_data(settings: Settings, job: str) -> dict[str, str]:
     """Wait until this host has the job's data sets; return the folder of each.
 
-    The connection, and a lock on each data set, stay open in the programs that replace this one:
-    as long as they are, the agent removes none of these data sets.
+    The connection, and a lock on each data set, stay open in the programs that replace this one.
+    Until they close, the agent removes none of these data sets.
     """
     if not settings.data_sets:
         return {}
@@ -96,7 +96,7 @@ def fetch_data(settings: Settings, job: str) -> dict[str, str]:
 
 
 def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
-    """Ask the agent for the job's data sets, and wait. OSError: try again later."""
+    """Request the job's data sets from the agent, and wait. OSError: try again later."""
     agent, progress = DataAgent(settings.data_socket), FetchProgress()
     body = json.dumps({"who": job, "data": settings.data_sets})
     agent.request("POST", "/use", body, {"Content-Type": "application/json"})
@@ -108,7 +108,7 @@ def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
 
 
 def follow_fetch(settings: Settings, agent: DataAgent, progress: FetchProgress) -> dict[str, str]:
-    """Say how far the agent is until the data sets have arrived; the connection stays open."""
+    """Log the agent's progress until the data sets have arrived; the connection stays open."""
     sock, answer = agent.sock, agent.getresponse()
     if answer.status != 200:
         found = json.loads(answer.read())
@@ -128,7 +128,7 @@ def follow_fetch(settings: Settings, agent: DataAgent, progress: FetchProgress) 
 
 def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
     """Lock a data set against removal; return its folder as this container sees it."""
-    with suppress(ValueError):  # Of a path in the store, which is mounted at the same place.
+    with suppress(ValueError):  # The path is in the store, which is mounted at the same place.
         path = str(settings.data_socket.parent / Path(path).relative_to(answer["cache"]))
     mark = Path(path).parent / "COMPLETE"
     try:

@@ -1,4 +1,4 @@
-"""The folder of checkpoints: its permissions, and the room on its disk."""
+"""The folder of checkpoints: its permissions, and the free space on its disk."""
 
 import os
 import shutil
@@ -34,13 +34,13 @@ WRITTEN = (
     "tensorboard",
     "tokens",
 )
-"""Beginnings of the names that a training writes in its folder of checkpoints."""
+"""Prefixes of the names that a training writes in its folder of checkpoints."""
 
 
 def unchangeable(folder: Path) -> str:
     """A file of a training that another user wrote and this one cannot change, or "".
 
-    Other files are left alone: a disk of its own has lost+found, which belongs to root.
+    Other files are ignored: a separate disk has lost+found, which belongs to root.
     """
     with os.scandir(folder) as entries:
         ours = (entry for entry in entries if entry.name.startswith(WRITTEN))
@@ -48,10 +48,10 @@ def unchangeable(folder: Path) -> str:
 
 
 def wait_for_room(folder: Path) -> None:
-    """Wait until this host's disk has room for one more checkpoint, as large as the newest.
+    """Wait until this host's disk has space for one more checkpoint, as large as the newest.
 
-    Without room, training would fail again at the next checkpoint. The other hosts continue
-    without this one, if the job allows that; it joins them when there is room.
+    Without space, training would fail again at the next checkpoint. The other hosts continue
+    without this one, if the job allows that; it joins them when there is space.
     """
     needed = size_of_newest(folder)
     said = 0.0

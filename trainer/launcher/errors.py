@@ -1,17 +1,17 @@
-"""Foreseeable errors, and their report at the end of a program."""
+"""Expected errors, and their report at the end of a program."""
 
 from collections.abc import Callable
 from typing import Any
 
 from trainer.launcher.output import emit, say
 
-MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
+MISTAKE, FAILURE = 2, 1  # Exit codes: a mistake in the input; work has failed.
 
 
 class LaunchError(Exception):
-    """A foreseeable error; `kind` is a class of failed events."""
+    """An expected error; `kind` is a class of failed events."""
 
-    known = False  # Whether the rendezvous has sent it, so that all know of it.
+    known = False  # Whether the rendezvous has sent it, so that all hosts know of it.
 
     def __init__(
         self,
@@ -25,8 +25,8 @@ class LaunchError(Exception):
     ) -> None:
         """`rank` and `exit_code` are those of the worker that failed, if one did.
 
-        `fault` is equal for failures of a script at the same place, "" if that says nothing of the
-        script. `host` is another host, on which it failed.
+        `fault` is equal for failures of a script at the same place, "" if the script is not the
+        cause. `host` is another host, on which it failed.
         """
         super().__init__(message)
         self.code, self.kind = code, kind

@@ -61,16 +61,16 @@ def worker_failure(
 
 
 def fault_of(how: str, said: str) -> str:
-    """What is equal in failures at the same place: the exception's type and line, or `how`.
+    """A key that is equal for failures at the same place: the exception's type and line, or `how`.
 
-    The words of an exception may have numbers and addresses that differ each time.
+    The message of an exception may have numbers and addresses that differ each time.
     """
     kind, place = re.match(r"[\w.]+", said), re.search(r"\([^()]*:\d+\)$", said)
     return f"{kind[0]} {place[0] if place else ''}".rstrip() if kind else how
 
 
 def exception_in(file: Path) -> str:
-    """The last words that a worker's `Prefix` wrote, a moment after the worker's end, or ""."""
+    """The exception that a worker's `Prefix` writes shortly after the worker's end, or ""."""
     for _ in range(20):
         with suppress(OSError):
             return file.read_text(errors="replace")

@@ -1,7 +1,7 @@
-"""The agent of a host: what a training and a script have in common.
+"""The common base of the agents of a training and of a script.
 
-It holds a connection to the coordinator, repeats the host's report, and takes orders. While nobody
-answers, the workers continue.
+It holds a connection to the coordinator, repeats the host's report, and receives orders. While the
+coordinator does not answer, the workers continue.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ class HostAgent(ABC):
     """The agent of this host; a subclass drives its workers."""
 
     coordinator: ClassVar[str] = "the coordinator"
-    """Its name in lines for people."""
+    """Its name in log lines."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
-        """`folder` is the agent's own."""
+        """`folder` is for this agent alone."""
         self._environ, self._folder = environ, folder
         self._host, self._spare = environ["KIT_HOST"], bool(environ.get("KIT_SPARE"))
         self._id = name_agent(self._host, time.time_ns())
@@ -49,10 +49,10 @@ class HostAgent(ABC):
         self._patience = float(environ.get("KIT_RENDEZVOUS_TIMEOUT") or "300")
         self._connection: asyncio.StreamWriter | None = None
         self._order, self._heard = Order(), time.monotonic()
-        self._unanswered = False  # Whether people know that nobody answers.
+        self._unanswered = False  # Whether it has logged that the coordinator does not answer.
         self._newest = 0  # The newest generation that an order has named.
         self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
-        self._fault = ""  # Why somebody was not notified.
+        self._fault = ""  # Why a notification could not be sent.
         self._signal = 0
         self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
         self.limit = ""  # The key of the job by which it ends.
@@ -61,7 +61,7 @@ class HostAgent(ABC):
         self._serving: set[asyncio.Task[None]] = set()
         self.metrics: Metrics | None = None
 
-    # ---- What a subclass does
+    # ---- Methods of a subclass
 
     @abstractmethod
     def report(self) -> Report:
@@ -69,11 +69,11 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _obey(self, order: Order) -> None:
-        """Take a new order."""
+        """Execute a new order."""
 
     @abstractmethod
     def _look(self) -> None:
-        """Look at what time changes, before each report."""
+        """Check timeouts; called before each report."""
 
     @abstractmethod
     def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -81,7 +81,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Talk to a process of this host; OSError and ValueError end that."""
+        """Communicate with a process of this host; OSError and ValueError close the connection."""
 
     @abstractmethod
     async def _end_workers(self) -> None:
@@ -89,11 +89,11 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _is_idle(self) -> bool:
-        """Whether this host can do nothing without the coordinator."""
+        """Whether this host has no work without the coordinator."""
 
     @abstractmethod
     def _ranks(self) -> Sequence[int]:
-        """The processes of its ranks."""
+        """The process ids of its ranks."""
 
     def is_complete(self) -> bool:
         """Whether the job has done all of its work: no limit has ended it."""
@@ -140,7 +140,7 @@ class HostAgent(ABC):
             self._over.set_exception(result)
 
     def _leave(self, number: int) -> None:
-        """A signal asks this host to end."""
+        """Handle a signal that asks this host to end."""
         self._signal = self._signal or number
         if self.metrics:
             self.metrics.ask_to_end()
@@ -152,7 +152,7 @@ class HostAgent(ABC):
         return 0 if self.limit else 128 + self._signal
 
     def _see_limit(self, order: Order) -> None:
-        """End this host, as by a signal, if the job ends by itself."""
+        """End this host as after a signal, if the job has reached a limit."""
         if self._signal or self._over.done() or self.is_complete():
             return
         self.limit = self.limits.reached(order)
@@ -161,7 +161,7 @@ class HostAgent(ABC):
             self._leave(signal.SIGTERM)
 
     async def _watch_work(self) -> None:
-        """Look whether this host computes, if the job ends when none does."""
+        """Check at intervals whether this host computes, if the job has an `idle` limit."""
         while idle := self.limits.job.idle:
             await asyncio.sleep(min(LOOKS, idle / 10))
             report = self.report()
@@ -179,7 +179,7 @@ class HostAgent(ABC):
     # ---- The coordinator
 
     async def _connect(self) -> None:
-        """Hold a connection to the coordinator; report, and take its orders."""
+        """Hold a connection to the coordinator; report, and receive its orders."""
         while True:
             with suppress(OSError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
                 opening = asyncio.open_connection(*self._endpoint, limit=LONGEST)
@@ -201,7 +201,7 @@ class HostAgent(ABC):
             await asyncio.sleep(0.3)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Take orders until the connection is lost."""
+        """Receive orders until the connection is lost."""
         while not self._over.done():
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
@@ -219,7 +219,7 @@ class HostAgent(ABC):
                 self._obey(order)
 
     def _warn(self, fault: str) -> None:
-        """Say why somebody was not notified: people look here, not into the coordinator's lines."""
+        """Log why a notification failed: people read this log, not the coordinator's."""
         if fault and fault != self._fault:
             self._fault = fault
             say(f"warning: {fault}", error=True)
@@ -246,7 +246,7 @@ class HostAgent(ABC):
 async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     """Run an agent, with metrics if the job has them; return its exit code. Raises LaunchError.
 
-    `ended` says what has ended if a signal ends it.
+    `ended` is the beginning of the log line after a signal.
     """
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)

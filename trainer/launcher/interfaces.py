@@ -3,12 +3,12 @@
 import ctypes
 import socket
 
-# Where a socket address has its number, and the length of that (netinet/in.h).
+# Offset and length of the number in a socket address (netinet/in.h).
 NUMBERS = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}
 
 
 class InterfaceAddress(ctypes.Structure):
-    """One address of one interface, as a link of the list of getifaddrs(3)."""
+    """One address of one interface: an element of getifaddrs(3)'s linked list."""
 
 
 InterfaceAddress._fields_ = [
@@ -25,8 +25,8 @@ InterfaceAddress._fields_ = [
 def interface_addresses() -> dict[str, str]:
     """All addresses of this host, each with its interface, in the order of getifaddrs(3).
 
-    NCCL and gloo find interfaces with the same call, by the same names, and take the first address
-    of the one that they get.
+    NCCL and gloo find interfaces by the same call and the same names, and use the first address of
+    the chosen one.
     """
     libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
     found: dict[str, str] = {}

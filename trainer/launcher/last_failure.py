@@ -12,34 +12,34 @@ from trainer.launcher.settings import Settings, read_nnodes
 
 
 def halt_of(error: LaunchError) -> Halt:
-    """The report to the rendezvous of a failure on this host."""
+    """Convert a failure on this host for the report to the rendezvous."""
     line = str(error).splitlines()[0]
     return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
 
 
 def error_of(halt: Halt, host: str) -> LaunchError:
-    """The failure with which a host ends: a mistake of the user if no restart helps."""
+    """Convert the failure with which a host ends; a mistake of the user if no restart helps."""
     kind = "input" if halt.code == MISTAKE else halt.kind
     other = "" if halt.host == host else halt.host
     return LaunchError(halt.message, halt.code, kind, halt.rank, halt.exit_code, host=other)
 
 
 def ask(settings: Settings, report: Report) -> Order:
-    """Ask the rendezvous, before this host takes part; raises OSError or ValueError."""
+    """Send a report before this host takes part; return the order; raises OSError, ValueError."""
     with socket.create_connection(settings.rendezvous, LOST) as connection:
         connection.sendall(encode(report))
         return decode(Order, connection.makefile("rb").readline())
 
 
 def ask_what_has_failed(settings: Settings) -> None:
-    """Ask the rendezvous why the run has failed before: the log of a new container has no past.
+    """Log the run's previous failure, from the rendezvous: the log of a new container lacks it.
 
-    Raises LaunchError if no restart helps: then nothing is prepared.
+    Raises LaunchError if no restart helps, before anything is fetched.
     """
     agent, bounds = name_agent(settings.host, time.time_ns()), read_nnodes(os.environ)
     report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
     order = Order()
-    # It may start later: it is waited for when it is needed.
+    # The rendezvous may start later: the launcher waits for it when it is needed.
     with suppress(OSError, ValueError):
         order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:

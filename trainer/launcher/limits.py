@@ -1,7 +1,7 @@
-"""The end of a job by itself: after its `max_duration`, or once it has computed nothing for `idle`.
+"""The limits of a job: it ends after `max_duration`, or once it has computed nothing for `idle`.
 
-All hosts end together, as by `kit stop`: a training saves, a script gets SIGTERM and its grace. The
-exit code is 0: engines start a container again that has failed.
+All hosts end together, as by `kit stop`: a training saves, a script gets SIGTERM and its grace
+period. The exit code is 0, as engines restart failed containers.
 """
 
 import os
@@ -18,12 +18,12 @@ from trainer.launcher.output import emit, say
 from trainer.launcher.settings import Job, Settings, read_nnodes
 from trainer.launcher.silence import GPU_BUSY, Quiet, cpu_seconds, gpu_shares
 
-LOOKS = 10.0  # Seconds at most from one look at what a host computes to the next.
-ASKS = 5.0  # Seconds at most from one question of a host that prepares itself to the next.
+LOOKS = 10.0  # The most seconds between two checks whether a host computes.
+ASKS = 5.0  # The most seconds between two requests of a host that starts up.
 
 
 class Work:
-    """For how long this host has computed nothing."""
+    """Measures for how long this host has computed nothing."""
 
     def __init__(self, gpus: str) -> None:
         """`gpus` are UUIDs, separated by commas."""
@@ -33,14 +33,14 @@ class Work:
 
     @property
     def idle(self) -> float:
-        """Seconds since the last look that has seen it compute."""
+        """Seconds since the last check that has seen it compute."""
         return time.monotonic() - self._last
 
     def look(self, ranks: Sequence[int], place: object) -> None:
-        """Look at the processes of its ranks; another `place` in the training is work, too.
+        """Check the processes of its ranks; another `place` in the training counts as work too.
 
-        The GPUs tell it. Only where none does, the time on a processor is that of work: a rank that
-        waits for a GPU, or for another rank, may also use one.
+        The utilisation of GPUs decides. CPU time counts only if no GPU reports it: a rank that
+        waits for a GPU, or for another rank, may also use CPU time.
         """
         now, shares = time.monotonic(), gpu_shares(self._gpus)
         self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
@@ -54,7 +54,7 @@ class Work:
 
 
 class LimitWatch:
-    """Whether the job ends by itself, as this host knows it; times are monotonic."""
+    """Decides on this host whether the job has reached a limit; times are monotonic."""
 
     def __init__(self, job: Job, environ: Mapping[str, str]) -> None:
         self.job, self.work = job, Work(environ.get("KIT_GPUS", ""))
@@ -62,14 +62,14 @@ class LimitWatch:
         self._warned, self._ends = False, float("inf")
 
     def timed(self, report: Report, *, stopped: bool) -> Report:
-        """Return a report with the time of the run, unless this host was asked to end."""
+        """Return a report with the elapsed time of the run, unless this host was asked to end."""
         counts = self.job.max_duration and not stopped
         ran = round(time.monotonic() - self.since, 3) if counts else None
         idle = round(self.work.idle, 3) if self.job.idle else None
         return replace(report, ran=ran, idle=idle)
 
     def learn(self, order: Order) -> None:
-        """Learn of an earlier beginning, and warn before the job ends because it is idle."""
+        """Adopt an earlier start of the run, and warn before the job ends because it is idle."""
         self.since = min(self.since, time.monotonic() - order.ran)
         limit = self.job.idle
         warns = limit is not None and order.idle >= limit / 2
@@ -81,7 +81,7 @@ class LimitWatch:
             say(f"warning: {what}: {rest}" if warns else "a host computes again", error=warns)
 
     def reached(self, order: Order) -> str:
-        """The key of the job by which it ends, or ""; an end that has begun continues."""
+        """The key of the limit that the job has reached, or ""; an end that has begun continues."""
         if order.ends in {"max_duration", "idle"}:
             return order.ends
         most, idle = self.job.max_duration, self.job.idle
@@ -90,12 +90,12 @@ class LimitWatch:
         return "idle" if idle and order.idle >= idle else ""
 
     def begin_end(self, key: str) -> None:
-        """Say that the job ends now."""
+        """Log that the job ends now, and start its grace period."""
         self._ends = time.monotonic() + self.job.stop_grace_period
         say(f"{reason(key, self.job)}: the job ends on all hosts, as by `kit stop`")
 
     def overdue(self) -> bool:
-        """Whether its processes have had their grace."""
+        """Whether the grace period of its processes is over."""
         return time.monotonic() > self._ends
 
 
@@ -108,7 +108,7 @@ def reason(key: str, job: Job) -> str:
 
 
 def tell_end(key: str, job: Job) -> None:
-    """Tell people and programs that the job has ended by itself."""
+    """Report that the job has ended by one of its limits."""
     emit("limit", key=key, seconds=getattr(job, key) or 0)
     say(f"has ended: {reason(key, job)}; `kit deploy` starts the job again")
 
@@ -124,18 +124,18 @@ def spoken(seconds: float) -> str:
     return " ".join(words)
 
 
-# ---- While this host prepares itself
+# ---- While this host starts up
 
 
 def interrupt(*_: object) -> None:
-    """End this process: the job has ended while it prepares itself."""
+    """End this process: the job has ended while this host starts up."""
     raise SystemExit(0)
 
 
 class Asking(threading.Thread):
-    """Asks the rendezvous for the time of the run while the main thread fetches data.
+    """Requests the elapsed time of the run from the rendezvous while the main thread fetches data.
 
-    So the others know that this host does something; and it ends with them.
+    So the other hosts know that this host is busy, and it ends with them.
     """
 
     def __init__(self, settings: Settings, job: Job) -> None:
@@ -147,17 +147,17 @@ class Asking(threading.Thread):
         self._prepared: float | None = None
 
     def begin(self) -> None:
-        """Begin, if the job may end by itself."""
+        """Start the thread, if the job has limits."""
         if self._watch.job.max_duration or self._watch.job.idle:
             signal.signal(signal.SIGALRM, interrupt)
             self.start()
 
     def prepared(self) -> None:
-        """From now on, this host only waits."""
+        """Count this host as idle from now on: it only waits."""
         self._prepared = time.monotonic()
 
     def end(self) -> None:
-        """Interrupt nothing any more; the agent continues with the time of the run."""
+        """Stop interrupting this process; pass the start of the run to the agent."""
         if self.ident is None:
             return
         with self._lock:
@@ -169,7 +169,7 @@ class Asking(threading.Thread):
             say(f"the job ends in {spoken(max(left, 0.0))} (`max_duration`)")
 
     def run(self) -> None:
-        """Ask, and look at the time, until the end."""
+        """Send requests and check the limits until the end."""
         pause = 0.0
         while not self._over.wait(pause):
             order = Order()

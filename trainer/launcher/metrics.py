@@ -70,7 +70,7 @@ Sample = Sequence[Any]  # Suffix of the name, labels, value.
 def serve_metrics(endpoint: tuple[str, int], folder: Path) -> "Metrics | None":
     """Serve /metrics in a thread. `folder` has a file of each worker, and one of each rank.
 
-    If the port cannot be used, this only warns: the training does not need it.
+    If the port cannot be used, only warn: the training does not need it.
     """
     metrics = Metrics(folder, os.environ)
 
@@ -88,7 +88,7 @@ def serve_metrics(endpoint: tuple[str, int], folder: Path) -> "Metrics | None":
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing: Prometheus asks every few seconds."""
+            """Log nothing: Prometheus sends a request every few seconds."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -109,7 +109,7 @@ class Metrics:
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._folder = folder
-        self._stop, self._read = 0.0, float("-inf")  # Times: asked to end, and of the last read.
+        self._stop, self._read = 0.0, float("-inf")  # Times of the request to end and last read.
         self._told = threading.Event()  # The request to end was read.
         self._labels = {"job": environ.get("KIT_NAME", ""), "host": environ.get("KIT_HOST", "")}
         self._labels["host"] = self._labels["host"] or socket.gethostname()
@@ -134,9 +134,9 @@ class Metrics:
         return "".join(map(block, families, families.values()))
 
     def wait_for_reader(self) -> None:
-        """After a request to end, wait for Prometheus to read it; else the job seems to fail.
+        """After a request to end, wait until Prometheus reads it; otherwise the job seems to fail.
 
-        Without a regular reader there is no wait.
+        Without a regular reader, do not wait.
         """
         if self._stop and time.monotonic() - self._read < 4 * READ_EVERY:
             self._told.wait(READ_EVERY + 1)
@@ -202,7 +202,7 @@ def block(family: Family, samples: Sequence[Sample]) -> str:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object of a file; empty if it is gone or being written."""
+    """The JSON object of a file; empty if it is deleted or being written."""
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text())
         return found if isinstance(found, dict) else {}

@@ -20,7 +20,7 @@ def find_rendezvous(endpoint: tuple[str, int]) -> str:
     family = min(entry[0] for entry in found)
     addresses = sorted({str(entry[4][0]) for entry in found if entry[0] == family})
     if len(addresses) > 1:
-        # Each agent would pick one at random, and torchrun would wait for ever without a message.
+        # Each agent would pick one at random, and torchrun would wait forever without a message.
         several = f"KIT_RENDEZVOUS: {host} has {len(addresses)} addresses ({', '.join(addresses)})"
         raise LaunchError(f"{several}; name one service with a single replica")
     with socket.create_connection((addresses[0], port), timeout=5) as connection:
@@ -55,7 +55,7 @@ def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[
 
 
 def nccl_takes(chosen: str, name: str) -> bool:
-    """Whether NCCL_SOCKET_IFNAME matches an interface; gloo's variable takes whole names only.
+    """Whether NCCL_SOCKET_IFNAME matches an interface; gloo's variable accepts whole names only.
 
     `eth` is a prefix, `=eth1` an exact name, `^docker` excludes (ncclFindInterfaces).
     """
@@ -67,7 +67,7 @@ def nccl_takes(chosen: str, name: str) -> bool:
 
 
 def free_ports(address: str) -> list[int]:
-    """Two ports of this host that nobody uses."""
+    """Two free ports of this host."""
     family = family_of(address)
     free = partial(socket.create_server, (address, 0), family=family)
     with free() as first, free() as second:
@@ -78,9 +78,9 @@ RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker
 
 
 def own_address(names: Sequence[str]) -> str:
-    """The address of this host among those of `names`, to listen only there.
+    """The address of this host among those of `names`, to listen only at this one.
 
-    If there is none, as behind a NAT, this logs that and returns the address of all interfaces.
+    If there is none, as behind a NAT, log this and return the address of all interfaces.
     """
     deadline = time.monotonic() + RESOLVED
     while True:
@@ -102,7 +102,7 @@ def family_of(name: str) -> socket.AddressFamily:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen at an address, before anybody gets the address; raises LaunchError."""
+    """Listen at an address, before it is passed to others; raises LaunchError."""
     try:
         return socket.create_server((address, port), family=family_of(address))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The limits and the privileges of this process, and its end with its parent."""
+"""The limits and the privileges of this process, and its death with its parent."""
 
 import ctypes
 import resource

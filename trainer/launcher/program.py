@@ -3,5 +3,5 @@
 from pathlib import Path
 
 PROGRAM = Path(__file__).resolve()
-if __package__:  # This is a module of the trainer's package: the program is the file beside it.
+if __package__:  # A module of the trainer's package: the program is the file beside it.
     PROGRAM = PROGRAM.parents[1] / "launch.py"

@@ -14,22 +14,22 @@ from trainer.contract.notify import WEB, scheme_of, shown_url, webhook_fault
 from trainer.launcher.errors import LaunchError
 from trainer.launcher.output import say
 
-BASE64_KEY = "whsec_"  # Begins a key in base64, as Standard Webhooks has it.
+BASE64_KEY = "whsec_"  # Prefix of a key in base64, as in Standard Webhooks.
 SECRET_FILES = Path("/run/secrets")
 
 
 class Receiver(NamedTuple):
-    """Where notices of some kinds go. `shown` is its URL for people."""
+    """A receiver of notices of some kinds. `shown` is its URL for people."""
 
     url: str
     shown: str
     kinds: frozenset[str]
-    key: bytes  # b"": it gets no signature.
+    key: bytes  # b"": without a signature.
     apprise: Any  # The object of the library that sends; None: a webhook.
 
 
 class Wanted(NamedTuple):
-    """The notifications of a job, as KIT_NOTIFY has them."""
+    """The notifications of a job, from KIT_NOTIFY."""
 
     job: str
     cluster: str
@@ -49,7 +49,7 @@ def read_wanted(text: str) -> Wanted:
 def read_receivers(
     wanted: Wanted, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> Iterator[Receiver]:
-    """Yield the receivers that can be used; warn of another one with the reason."""
+    """Yield the usable receivers; warn of others with the reason."""
     for number, each in enumerate(wanted.receivers, 1):
         try:
             yield read_receiver(each, environ)
@@ -75,7 +75,7 @@ def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Recei
 
 
 def read_value_of(name: str, environ: Mapping[str, str]) -> str:
-    """The value of a secret: of its file or, where there are no containers, of its variable."""
+    """The value of a secret: from its file or, without containers, from its variable."""
     file = SECRET_FILES / name
     with suppress(FileNotFoundError, NotADirectoryError):
         return file.read_text()
@@ -85,7 +85,7 @@ def read_value_of(name: str, environ: Mapping[str, str]) -> str:
 
 
 def read_key(name: str, environ: Mapping[str, str]) -> bytes:
-    """The key of signatures: the text itself, or base64 behind its beginning."""
+    """The key of signatures: the text itself, or base64 after the prefix."""
     text = read_value_of(name, environ).strip()
     if not text.startswith(BASE64_KEY):
         return text.encode()

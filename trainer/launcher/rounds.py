@@ -1,11 +1,11 @@
-"""Rounds: which hosts of a script run it together.
+"""Rounds of a script: decides which hosts run it together.
 
 Each change of the hosts is a new round: torchrun and the workers restart on all of them.
 torchrun runs with a fixed number of hosts and without restarts of its own: it would count the
-loss of a host as a restart, and notice a silent one only by the timeouts of the script.
+loss of a host as a restart, and detect a silent one only by the timeouts of the script.
 
-A round is a group that ends at once if a host joins or ends, that has ended well once the script
-has on all of its hosts, and that may end by a failure of the script: too many end those hosts.
+A round is a group that ends at once if a host joins or ends. It succeeds once the script has
+succeeded on all of its hosts. It ends if the script fails: too many failures end those hosts.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,25 +18,25 @@ from trainer.group.messages import Group, Halt, Member, Order, Report
 from trainer.launcher.errors import FAILURE, MISTAKE
 from trainer.launcher.failures import KILLS
 
-# The import of PyTorch is a part of a round; what ends one may be a script that saves.
+# A round includes the import of PyTorch; at its end, a script may save.
 ROUND_TIMES = Times(last_call=2.0, warm_up=0.0, gather=0.0, stuck=30.0)
 # Seconds without a host after which the rendezvous ends if it has given up hosts: Docker waits up
 # to a minute before it starts a container again.
 REMEMBERED = 120.0
 # More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
-# leaves counts for none.
+# leaves does not count.
 MAX_RESTARTS = 3
 WINDOW = 3600.0  # Seconds within which they count.
-# A failure at the same place, so often without a checkpoint between, is a fault of the program.
+# After so many failures at the same place without a new checkpoint, the program is at fault.
 SAME = 3
-SAME_KILLS = 10  # People and kernels also kill processes that are well.
-VERSIONS = 1000  # Number of checkpoints that are known again.
+SAME_KILLS = 10  # People and kernels also kill healthy processes.
+VERSIONS = 1000  # Number of checkpoints that are remembered.
 CORRECT = "correct the script, then run `kit deploy`"
 CLOSED = Halt("rendezvous", "another host has closed this run: see what others say", FAILURE)
 
 
 class Faults:
-    """Counts the failures of a script at the same place, since it has saved something new."""
+    """Counts the failures of a script at the same place since its last new checkpoint."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -44,16 +44,16 @@ class Faults:
         self._saved: dict[str, None] = {}
 
     def note(self, saved: str | None) -> None:
-        """Note the content of a checkpoint: one that was never there is progress."""
+        """Process the content of a checkpoint: a new content is progress."""
         if saved and saved not in self._saved:
             self._saved = dict.fromkeys([*self._saved, saved][-VERSIONS:])
             self._times.clear()
 
     def count(self, faults: Collection[str], *, watched: bool) -> str:
-        """Count the faults of a round; return one that was there too often, or "".
+        """Count the faults of a round; return one that occurred too often, or "".
 
-        Without `watched` checkpoints, the script may have saved something between two failures:
-        they count within WINDOW.
+        Without `watched` checkpoints, the script may have saved between two failures: they count
+        only within WINDOW.
         """
         now = self._clock()
         for fault in faults:
@@ -63,30 +63,30 @@ class Faults:
 
 
 def most(fault: str) -> int:
-    """How often a failure at the same place may be there before no restart helps."""
+    """The number of failures at the same place after which no restart helps."""
     return SAME_KILLS if fault in KILLS else SAME
 
 
 @dataclass
 class Rounds(Decisions):
-    """Decides which hosts run a script together; how many, their reports say."""
+    """Decides which hosts run a script together; the reports have the numbers of hosts."""
 
     least: int = 1
     most: int = 1
     times: Times = ROUND_TIMES
-    given_up: dict[str, Halt] = field(default_factory=dict)  # By host; "": of all.
+    given_up: dict[str, Halt] = field(default_factory=dict)  # By host; "" for all hosts.
     _number: int = 0  # Of the last round.
-    _finished: int = 0  # Generation of the last round that has ended well.
-    _told: dict[str, Order] = field(default_factory=dict)  # Agents that must end, and how.
-    _culprits: dict[str, Report] = field(default_factory=dict)  # Of the last round, by agent.
-    _counts: bool = False  # Whether that ended by a failure of the script, not yet counted.
-    _failure: Halt | None = None  # That failure.
+    _finished: int = 0  # Generation of the last round that has succeeded.
+    _told: dict[str, Order] = field(default_factory=dict)  # Orders to end, by agent.
+    _culprits: dict[str, Report] = field(default_factory=dict)  # Failed reports, by agent.
+    _counts: bool = False  # Whether the script's failure in the last round is not yet counted.
+    _failure: Halt | None = None  # The failure of the last round.
     _failures: list[float] = field(default_factory=list)  # Times.
 
     noun: ClassVar[str] = "round"
 
     def __post_init__(self) -> None:
-        """Begin to count."""
+        """Create the counter of failures."""
         super().__post_init__()
         self._faults = Faults(self.clock)
 
@@ -98,12 +98,12 @@ class Rounds(Decisions):
 
     @property
     def final(self) -> bool:
-        """Whether no host comes again: after other failures, engines restart them."""
+        """Whether no host returns: after other failures, engines restart them."""
         done = bool(self._finished and self.group is None)
         return bool(self.ends or done or "" in self.given_up)
 
     def report(self, report: Report) -> None:
-        """Take the report of a host."""
+        """Process a host's report."""
         super().report(report)
         if report.notice:
             return
@@ -111,7 +111,7 @@ class Rounds(Decisions):
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
             self._culprits.setdefault(report.agent, report)
-        # Engines start containers again, for any reason of their end.
+        # Engines restart containers after any end.
         if halt := self._for_good(report.host):
             self._told[report.agent] = Order("end", halt=halt)
         elif 0 < report.generation <= self._finished:
@@ -119,7 +119,7 @@ class Rounds(Decisions):
         self._faults.note(report.content)
 
     def lose(self, agent: str, why: str) -> None:
-        """Take note that a host is silent or has closed its connection."""
+        """Remove a host that is silent or has closed its connection."""
         super().lose(agent, why)
         self._told.pop(agent, None)
 
@@ -127,13 +127,13 @@ class Rounds(Decisions):
         return report.agent in self._told or super()._may_go(report)
 
     def _for_good(self, host: str) -> Halt | None:
-        """The failure after which a host does not begin again."""
+        """The failure after which a host must not run again, if any."""
         return self.given_up.get(host) or self.given_up.get("")
 
     # ---- Where the rules of Decisions differ
 
     def _see_end(self) -> None:
-        """End all hosts once the script has ended well on all of a round; others may be lost."""
+        """End all hosts once the script has succeeded on all present hosts of a round."""
         group, here = self.group, self._present()
         if not group or not here or self.over is not None or not all(each.done for each in here):
             return
@@ -163,7 +163,7 @@ class Rounds(Decisions):
             self._failure = replace(failure_of(failed[0]), ran=ran)
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        if not self.ends:  # Each host ends its script by itself, which may take its grace to save.
+        if not self.ends:  # Each host ends its script by itself, within its grace period.
             self._end_group(group, reason)
 
     def _running(self) -> list[Report]:
@@ -173,8 +173,8 @@ class Rounds(Decisions):
         return [each for each in super()._candidates() if each.agent not in self._told]
 
     def _begin(self, chosen: list[Report]) -> None:
-        # By name, not by address as torchrun: in an overlay network, addresses change with each
-        # start, and the host of rank 0 is the one that keeps what a script saves.
+        # By name, not by address as in torchrun: in an overlay network, addresses change with each
+        # start, and the host of rank 0 must stay the same, as it has the script's files.
         super()._begin(sorted(chosen, key=lambda each: (each.spare, natural(each.host))))
         self._culprits.clear()
 
@@ -190,7 +190,7 @@ class Rounds(Decisions):
     # ---- Failures of the script
 
     def _judge(self) -> None:
-        """Count a round that ended by the script alone; too many end those that failed."""
+        """Count a round that ended only by the script's failure; too many end the failed hosts."""
         if not self._counts or not self.group:
             return
         now, ready = self.clock(), {each.agent for each in self._candidates()}
@@ -208,7 +208,7 @@ class Rounds(Decisions):
         self._culprits, self._counts = {}, False
 
     def _end_failed(self, failed: Sequence[Report]) -> None:
-        """End the hosts on which the script has failed; the engine starts them again."""
+        """End the hosts on which the script has failed; the engine restarts them."""
         ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
         ends |= {each.agent: failure_of(each) for each in failed}
         self.notices.failed(failed[0], failure_of(failed[0]))
@@ -223,7 +223,7 @@ class Rounds(Decisions):
     def _give_up(self, wrong: Sequence[Report], note: str = "") -> None:
         """End the hosts on which no restart helps, and all if too few are left."""
         names = {each.host for each in wrong}
-        # Without those that start: they have run no script yet.
+        # Exclude starting hosts: they have not run the script yet.
         left = [each for each in self._candidates() if each.host not in names]
         every = len(left) < self.least or any(each.once for each in self.hosts.values())
         first = failure_of(wrong[0])
@@ -242,6 +242,6 @@ class Rounds(Decisions):
 
 
 def failure_of(report: Report) -> Halt:
-    """The failure of a host, as other hosts tell it."""
+    """The failure of a host, with its name, for other hosts."""
     assert report.failure
     return replace(report.failure, host=report.host)

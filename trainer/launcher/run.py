@@ -14,9 +14,9 @@ from trainer.launcher.silence import arm
 
 
 def run_agent() -> int:
-    """Run the script behind `agent`; after a signal the exit code is 128 + its number.
+    """Run the script in the arguments after `agent`; after a signal, return 128 + its number.
 
-    Raises LaunchError if the script fails for good.
+    Raises LaunchError if the script fails permanently.
     """
     # torchrun does not remove its folders, torchelastic_…: one for each start.
     with tempfile.TemporaryDirectory(prefix="kit-agent-", ignore_cleanup_errors=True) as folder:

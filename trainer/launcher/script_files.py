@@ -1,4 +1,4 @@
-"""The script's files: a keeper beside torchrun brings the newest to every host."""
+"""The script's files: a keeper beside torchrun copies the newest version to every host."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from trainer.launcher.settings import Job, Settings
 
 
 def newest_saved() -> str | None:
-    """The content of the newest version of the script's files; None if none are kept."""
+    """A name of the content of the script's newest version; None if no files are kept."""
     if "KIT_SAVED" not in os.environ:
         return None
     with suppress(OSError):
@@ -25,8 +25,8 @@ def newest_saved() -> str | None:
     return ""
 
 
-KEEPER_ENDS = 30.0  # Seconds in which it hands on what was written last (keeper.END, and more).
-KEEPER_SILENT = 60.0  # Seconds without a sign of life, which it gives every five.
+KEEPER_ENDS = 30.0  # Seconds for the keeper to pass on the last version (keeper.END, and more).
+KEEPER_SILENT = 60.0  # Timeout for heartbeats of the keeper, which it sends every 5 s.
 
 
 def keeper_variables(settings: Settings, job: Job, address: str) -> dict[str, str]:
@@ -42,7 +42,7 @@ def keeper_variables(settings: Settings, job: Job, address: str) -> dict[str, st
 
 @contextmanager
 def keeper(folder: str) -> Iterator[None]:
-    """Run a keeper, if the job has files for it; its end is that of its standard input."""
+    """Run a keeper, if the job has files for it; it ends when its standard input closes."""
     if "KIT_FILES" not in os.environ:
         yield
         return
@@ -62,9 +62,9 @@ def keeper(folder: str) -> Iterator[None]:
 
 
 def wait_for_files(environ: Mapping[str, str]) -> None:
-    """Wait until the keeper has brought the newest version of the script's files to this host.
+    """Wait until the keeper has copied the newest version of the script's files to this host.
 
-    Raises LaunchError if that failed: the round ends then, and the rendezvous begins another.
+    Raises LaunchError if it fails: the round ends, and the rendezvous begins another.
     """
     names = {"address": "MASTER_ADDR", "run": "KIT_ROUND"}
     numbers = {"port": "MASTER_PORT", "rank": "GROUP_RANK", "hosts": "GROUP_WORLD_SIZE"}
@@ -96,7 +96,7 @@ def connect_keeper(path: str) -> socket.socket:
             connection.connect(path)
         except OSError as error:
             connection.close()
-            died = isinstance(error, ConnectionRefusedError)  # Its socket outlives it.
+            died = isinstance(error, ConnectionRefusedError)  # The socket file remains.
             if time.monotonic() > deadline - (KEEPER_SILENT - 5 if died else 0):
                 raise
         else:

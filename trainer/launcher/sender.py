@@ -1,7 +1,7 @@
-"""The process that sends notifications: a thread for each receiver, beside the coordinator.
+"""The process that sends notifications, beside the coordinator, with a thread for each receiver.
 
-It reads notices from its standard input, a socket, and writes the id of each that it has sent, or
-given up, to the same, and why somebody gets nothing. It ends with that connection. So a receiver
+It reads notices from its standard input, a socket. To the same socket it writes the id of each sent
+or given-up notice, and the reasons of failures. It ends when the connection closes. A receiver
 that hangs delays nothing else.
 """
 
@@ -32,13 +32,13 @@ def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
         sent = receiver.apprise.notify(
             body=body["body"], title=body["title"], notify_type=body["type"]
         )
-    except Exception as error:  # Of any service that Apprise knows; its words may name tokens.
+    except Exception as error:  # From any service of Apprise; its message may contain tokens.
         return Outcome(f"does not take it ({type(error).__name__})", again=True)
     return Outcome() if sent else Outcome("does not take it", again=True)
 
 
 class Delivery:
-    """Sends to one receiver, one notification after the other."""
+    """Sends notifications to one receiver, one at a time."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Delivery:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def add(self, body: Mapping[str, Any]) -> None:
-        """Send a notification after those that wait."""
+        """Add a notification to the queue."""
         with self._change:
             dropped = self._waiting.popleft() if len(self._waiting) >= MOST_WAITING else None
             self._waiting.append(body)
@@ -70,7 +70,7 @@ class Delivery:
             self._send(body)
 
     def _send(self, body: Mapping[str, Any]) -> None:
-        """Send a notification; after a fault that may pass, again and again with longer pauses."""
+        """Send a notification; retry after transient faults, with increasing pauses."""
         pause, told = 1.0, False
         while (outcome := try_once(self.receiver, body)).fault:
             pause = max(pause, outcome.wait)
@@ -91,7 +91,7 @@ class Delivery:
 
 
 class Sender:
-    """Gives each notice to the receivers that want its kind."""
+    """Passes each notice to the receivers of its kind."""
 
     def __init__(self, wanted: Wanted, connection: socket.socket) -> None:
         self._wanted, self._connection = wanted, connection
@@ -105,7 +105,7 @@ class Sender:
             say(f"notifies {each.receiver.shown} of {kinds}")
 
     def run(self) -> None:
-        """Take notices until the coordinator has ended."""
+        """Process notices until the coordinator has ended."""
         with self._connection.makefile("rb") as lines:
             for line in lines:
                 self._take(json.loads(line))
@@ -133,20 +133,20 @@ class Sender:
             self._write(self._names.pop(name))
 
     def _warn(self, fault: str) -> None:
-        """Say that somebody gets nothing, also to the hosts of the job: people read their lines."""
+        """Log that a notification failed, also on the hosts of the job: people read their logs."""
         say(fault, error=True)
         with self._lock:
             self._write({"fault": fault})
 
     def _write(self, content: object) -> None:
-        with suppress(OSError):  # The coordinator has ended, and so will this process.
+        with suppress(OSError):  # The coordinator has ended; this process ends too.
             self._connection.sendall(json.dumps(content).encode() + b"\n")
 
 
 def send_notices() -> None:
     """Send the notices that the coordinator writes, until it has ended."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # The coordinator gives it time.
+        signal.signal(number, signal.SIG_IGN)  # The coordinator waits for this process.
     wanted = read_wanted(os.environ["KIT_NOTIFY"])
     with socket.socket(fileno=os.dup(0)) as connection:
         Sender(wanted, connection).run()

@@ -13,7 +13,7 @@ from trainer.launcher.errors import LaunchError
 
 
 class Settings:
-    """The variables above, with their defaults filled in."""
+    """The variables of trainer/launcher/__init__.py, with their defaults."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.host = read_variable(environ, "KIT_HOST", socket.gethostname())
@@ -30,7 +30,7 @@ class Settings:
 
     @property
     def rendezvous(self) -> tuple[str, int]:
-        """Where hosts meet, which a session lacks; raises LaunchError."""
+        """The endpoint where hosts meet; raises LaunchError without one, as in a session."""
         return parse_endpoint(read_variable({"KIT_RENDEZVOUS": self._rendezvous}, "KIT_RENDEZVOUS"))
 
 
@@ -38,18 +38,18 @@ QUIET = 600  # Seconds, unless the job has `quiet`.
 
 
 class Interactive(NamedTuple):
-    """A session: the home that stays, and the public keys of those who may come in."""
+    """A session: its persistent home folder, and the public keys that may log in."""
 
     home: str
     keys: tuple[str, ...] = ()
-    started: str = ""  # It differs from one start of the session to the next.
+    started: str = ""  # Differs between starts of the session.
 
 
 class Job(NamedTuple):
     """The part of a job that the launcher reads."""
 
     name: str  # Also part of the rendezvous id.
-    command: tuple[str, ...]  # The user's own script, its arguments; empty: the built-in training.
+    command: tuple[str, ...]  # The user's script and arguments; empty: the built-in training.
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
@@ -60,8 +60,8 @@ class Job(NamedTuple):
     quiet: int = QUIET  # Seconds after which an idle rank is reported; 0: never.
     max_duration: int | None = None  # Seconds after which the job ends.
     idle: int | None = None  # Seconds without work after which it ends.
-    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
-    session: Interactive | None = None  # In place of a command.
+    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends by a limit.
+    session: Interactive | None = None  # Instead of a command.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -144,7 +144,7 @@ def read_job(path: Path) -> Job:
 
 
 def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
-    """Read a session; None if the job is none."""
+    """Read a session; None for other jobs."""
     section = content.get("session")
     if section is None:
         return None
@@ -168,7 +168,7 @@ def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
-    """Read after how many seconds an idle rank is reported; 0: never."""
+    """Read the seconds after which an idle rank is reported; 0: never."""
     quiet = content.get("quiet", QUIET)
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
@@ -184,7 +184,7 @@ def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
-    """Read which files of a script are kept, and how many versions of them."""
+    """Read the paths of a script's kept files, and the number of versions."""
     section = content.get("checkpoint", {}) if "command" in content else {}
     files, keep = section.get("files", []), section.get("keep", 3)
     if not isinstance(files, list) or not all(isinstance(each, str) for each in files):

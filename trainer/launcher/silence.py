@@ -1,4 +1,4 @@
-"""Silence: ranks that do nothing for long, and the stacks of their threads."""
+"""Detects ranks that are idle for too long, and logs the stacks of their threads."""
 
 import os
 import re
@@ -20,9 +20,9 @@ SPY = 15.0  # Seconds for py-spy.
 PRINTED = 1.0  # Seconds in which the last process prints its stacks.
 APART = 0.2  # Seconds between two processes that share a stream.
 MOST_STACKS = 16  # Processes below a rank whose stacks are logged.
-# Not SIGUSR1: scripts of clusters save and exit on it, as Lightning and submitit do.
+# Not SIGUSR1: scripts on clusters save and exit on it, as Lightning and submitit do.
 STACKS = signal.SIGRTMAX - 2
-# It also arms the processes that the script starts, and runs what it hides.
+# It also applies to child processes of the script, and imports the sitecustomize that it hides.
 SITECUSTOMIZE = """\
 # Written by kit's launcher: this process prints the stacks of its threads on a signal.
 import os
@@ -45,7 +45,7 @@ except ImportError:
 
 
 def arm(folder: Path) -> str:
-    """Make a folder for PYTHONPATH, with which a process prints its stacks on a signal."""
+    """Make a folder for PYTHONPATH that lets a process print its stacks on a signal."""
     armed = folder / "armed"
     armed.mkdir()
     (armed / "sitecustomize.py").write_text(SITECUSTOMIZE.format(signal=int(STACKS)))
@@ -53,7 +53,7 @@ def arm(folder: Path) -> str:
 
 
 class Quiet:
-    """Since when a process and all below it have done nothing; times are monotonic."""
+    """Measures for how long a process and its descendants are idle; times are monotonic."""
 
     def __init__(self, now: float) -> None:
         self.since = self._at = now
@@ -61,9 +61,9 @@ class Quiet:
         self.told = float("-inf")  # The time of the last event.
 
     def look(self, now: float, cpu: float, heard: float, *, gpu: bool) -> float:
-        """Return how long it has done nothing.
+        """Return the seconds for which it has been idle.
 
-        `cpu` are its seconds on a processor, `heard` the time of its last line or file.
+        `cpu` is its CPU time in seconds, `heard` the time of its last line or file.
         """
         worked = cpu - self._cpu > BUSY * (now - self._at)
         if worked or gpu or heard != self._heard:
@@ -72,28 +72,28 @@ class Quiet:
         return now - self.since
 
     def ignore(self, heard: float) -> None:
-        """Do not count what it was asked to print."""
+        """Ignore output that was requested, such as stacks."""
         self._heard = heard
 
 
 class Silence:
-    """Watches whether the ranks of a host do nothing, and logs it with their stacks."""
+    """Detects idle ranks of a host, and logs them with their stacks."""
 
     def __init__(self, folder: Path, limit: int, gpus: str) -> None:
-        """`folder` is the agent's, `limit` a time in seconds."""
+        """`folder` is the agent's, `limit` is a time in seconds."""
         self._folder, self._limit = folder, limit
         self._gpus = [uuid for uuid in gpus.split(",") if uuid]
         self._quiet: dict[int, Quiet] = {}
 
     def look(self, torchrun: int) -> dict[int, float]:
-        """Look at the ranks below torchrun; return for how long local ranks are silent."""
+        """Check the ranks below torchrun; return the seconds for which local ranks are silent."""
         now, silent = time.monotonic(), dict[int, float]()
         with suppress(OSError):
             ranks = {pid: place for pid in children_of(torchrun) if (place := place_of(pid))}
             self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
             busy = busy_gpus(self._gpus) if ranks else [False]
             for pid, (rank, local) in ranks.items():
-                # A process on a host's one rank, as TensorFlow's, may have all GPUs.
+                # A single process on a host, such as TensorFlow's, may have all GPUs.
                 gpu = any(busy) if len(ranks) == 1 else local < len(busy) and busy[local]
                 quiet = self._quiet[pid]
                 seconds = quiet.look(now, cpu_seconds(pid), self._heard(local), gpu=gpu)
@@ -142,16 +142,16 @@ def place_of(pid: int) -> tuple[int, int] | None:
 
 
 def below(pid: int) -> list[int]:
-    """A process and all that it and its children have started."""
+    """A process and its descendants."""
     found = [pid]
     for child in found:
-        with suppress(OSError):  # It has ended meanwhile.
+        with suppress(OSError):  # It has just ended.
             found += children_of(child)
     return found
 
 
 def cpu_seconds(pid: int) -> float:
-    """The time that a process, and all below it, have had a processor."""
+    """The CPU time of a process and its descendants, in seconds."""
     ticks = 0
     for each in below(pid):
         with suppress(OSError):
@@ -162,13 +162,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def busy_gpus(uuids: Sequence[str]) -> list[bool]:
-    """Whether each GPU has run kernels lately; a GPU that does not say so counts as idle."""
+    """Whether each GPU has run kernels lately; a GPU that does not report it counts as idle."""
     shares = gpu_shares(uuids)
     return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
 
 
 def gpu_shares(uuids: Sequence[str]) -> dict[str, float]:
-    """The share of time in which each GPU runs kernels, of those that say so: not with MIG."""
+    """The share of time in which each GPU runs kernels, if it reports this: not with MIG."""
     shares: dict[str, float] = {}
     if uuids:
         command = ["nvidia-smi", "--query-gpu=uuid,utilization.gpu"]
@@ -182,9 +182,9 @@ def gpu_shares(uuids: Sequence[str]) -> dict[str, float]:
 
 
 def tell_stacks(pid: int) -> Iterator[str]:
-    """The stacks of a rank and of the processes below it, by py-spy where the image has it.
+    """The stacks of a rank and its descendants, by py-spy if the image has it.
 
-    Otherwise the processes are asked to print them, which goes to the log by itself.
+    Otherwise signal the processes to print them to their own output, which is logged.
     """
     spy = shutil.which("py-spy")
     for each in below(pid)[:MOST_STACKS]:
@@ -201,7 +201,7 @@ def tell_stacks(pid: int) -> Iterator[str]:
 
 
 def spied(spy: str, pid: int) -> list[str]:
-    """The lines of py-spy, which must be allowed to trace the process; none if it is not."""
+    """The lines of py-spy; none if it is not allowed to trace the process."""
     with suppress(OSError, subprocess.TimeoutExpired):
         command = [spy, "dump", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SPY)
@@ -210,7 +210,7 @@ def spied(spy: str, pid: int) -> list[str]:
 
 
 def armed(pid: int) -> bool:
-    """Whether a process catches the signal for its stacks; it would end any other."""
+    """Whether a process handles the signal for its stacks; the signal ends other processes."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)

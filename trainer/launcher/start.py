@@ -1,4 +1,4 @@
-"""The start: checks everything, then becomes the agent of this host."""
+"""Checks the container and the job, then becomes the agent of this host."""
 
 import fcntl
 import hashlib
@@ -99,14 +99,14 @@ def train() -> int:
     try:
         return check_and_begin()
     except LaunchError as error:
-        if error.kind != "rendezvous" and not error.known:  # Nobody else knows of it.
+        if error.kind != "rendezvous" and not error.known:  # Only this host knows of it.
             line = str(error).splitlines()[0]
             notify(os.environ, "failed", line, error.exit_code or error.code)
         raise
 
 
 def check_and_begin() -> int:
-    """Check everything, then hold a session or become the agent of this host."""
+    """Check the container and the job, then hold a session or become the agent of this host."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
@@ -198,7 +198,7 @@ def installed_torch() -> str:
 
 
 def rename_variables(environ: MutableMapping[str, str], version: str) -> None:
-    """Name variables as a version of torch does: newer ones warn of old names on each worker."""
+    """Rename variables for a version of torch: newer ones warn of old names on each worker."""
     found = re.match(r"(\d+)\.(\d+)", version)
     for new, old in RENAMED.items():
         if new not in environ and old not in environ:

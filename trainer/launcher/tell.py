@@ -1,4 +1,4 @@
-"""A host sends the coordinator what people are notified of."""
+"""Sends notices from a host to the coordinator, which notifies people."""
 
 import os
 import socket
@@ -14,9 +14,9 @@ from trainer.launcher.settings import parse_endpoint, read_variable
 
 
 def notify(environ: Mapping[str, str], kind: str, message: str, code: int | None = None) -> None:
-    """Tell the coordinator what people are notified of; it knows whether anybody is.
+    """Send a notice to the coordinator, which notifies people if the job has receivers.
 
-    Without a coordinator, nobody is: then this only takes a moment.
+    Without a coordinator, return after a short time.
     """
     host = environ.get("KIT_HOST") or socket.gethostname()
     agent = name_agent(host, time.time_ns())

@@ -19,8 +19,8 @@ from trainer.launcher.torchrun import serve_forks, tell_failure
 def tensorflow_environ(around: Group, rank: int) -> dict[str, str]:
     """The variables of the process on the host `rank` of a round.
 
-    TF_CONFIG (tensorflow.org/guide/distributed_training) lists a port of each host; without other
-    hosts there is none, as a strategy for several workers would wait for nothing.
+    TF_CONFIG (tensorflow.org/guide/distributed_training) lists a port of each host. It is not set
+    for a single host, where a strategy for several workers would wait forever.
     """
     environ = {
         "RANK": str(rank),
@@ -45,7 +45,7 @@ def fork_tensorflow() -> None:
 
 
 def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
-    """Run one process, and pass on signals to it; tell why it failed."""
+    """Run one process, and forward signals to it; report why it failed."""
     die_with_parent()
     environ = {**os.environ, **order["environ"]}
     received: list[int] = []
@@ -60,7 +60,7 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
         signal.signal(number, pass_on)
     argv = [sys.executable, *order["argv"]]
     process = subprocess.Popen(argv, env=environ, start_new_session=True)
-    if received:  # Before there was a process.
+    if received:  # Before the process was started.
         process.send_signal(received[0])
     code = process.wait()
     if received:

@@ -15,11 +15,11 @@ from trainer.launcher.failures import first_failure
 from trainer.launcher.network import family_of
 from trainer.launcher.process import die_with_parent
 
-LAST_WORDS = 0.5  # Seconds in which the other hosts read from the store that all have ended.
+LAST_WORDS = 0.5  # Seconds for other hosts to read from the store that all have ended.
 
 
 def torchrun_argv(nproc: int, around: Group, rank: int, job: str) -> list[str]:
-    """The options of torchrun for a round; `rank` is that of this host among the others."""
+    """The options of torchrun for a round; `rank` is the group rank of this host."""
     argv = ["--nnodes", str(len(around.members)), "--node-rank", str(rank)]
     argv += ["--nproc-per-node", str(nproc), "--rdzv-backend", "static"]
     argv += ["--rdzv-endpoint", around.members[0].store]
@@ -52,9 +52,9 @@ def serve_forks(act: Callable[[Mapping[str, Any], socket.socket], int]) -> None:
 
 
 def serve_round(address: str, port: int) -> Any:
-    """Serve the store of a round, which torchrun then finds in its process, and does not close.
+    """Serve the store of a round, which torchrun finds in its process and does not close.
 
-    torchrun ends its own before the other hosts have read that all have ended.
+    torchrun closes its own store before the other hosts have read that all have ended.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -71,7 +71,7 @@ def serve_round(address: str, port: int) -> Any:
 
 
 def run_torchrun(order: Mapping[str, Any], agent: socket.socket) -> int:
-    """Run torchrun in a forked process, without a traceback of its own; tell why it failed."""
+    """Run torchrun in a forked process, without its traceback; report why it failed."""
     from torch.distributed.elastic import multiprocessing
     from torch.distributed.run import main as torchrun
 
@@ -96,7 +96,7 @@ def run_torchrun(order: Mapping[str, Any], agent: socket.socket) -> int:
 
 
 def tell_failure(agent: socket.socket, failure: LaunchError) -> None:
-    """Tell the agent why a script has failed."""
+    """Report to the agent why a script has failed."""
     place = (failure.rank, failure.exit_code, failure.fault)
     values = (str(failure), failure.code, failure.kind, *place)
     agent.sendall(json.dumps({"failure": values}).encode() + b"\n")

@@ -7,18 +7,18 @@ from typing import TypeVar
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.output import say
 
-REPEAT = 30  # Seconds between two lines on what the launcher waits for.
+REPEAT = 30  # Seconds between two lines about a service that does not answer.
 Answer = TypeVar("Answer")
 
 
 class BrokenAnswerError(OSError):
-    """A service has begun its answer and not ended it: it was up."""
+    """A service has sent an incomplete answer, so it was up."""
 
 
 def until_answered(
     ask: Callable[[], Answer], names: tuple[str, str, str], wait: float, advice: str, kind: str
 ) -> Answer:
-    """Ask twice a second until there is an answer, and now and then say why there is none.
+    """Call `ask` twice a second until it returns an answer; log the errors at intervals.
 
     `names` are the service, its address, and the beginning of the message if it never answers.
     Raises LaunchError after `wait` seconds of silence.

@@ -1,6 +1,6 @@
-"""Webhooks: a JSON body, signed as Standard Webhooks has it, and what an answer means.
+"""Webhooks: a JSON body, signed as in Standard Webhooks, and the meaning of answers.
 
-Redirects are not followed: they would carry the signature to another place.
+Redirects are not followed: they would send the signature to another address.
 """
 
 import base64
@@ -35,11 +35,11 @@ TITLES = {
 
 
 class Outcome(NamedTuple):
-    """What one try has shown: `fault` "" if it has arrived; whether another one may help."""
+    """The result of one try: `fault`, "" after success, and whether another try may help."""
 
     fault: str = ""
     again: bool = False
-    wait: float = 0.0  # Seconds for which the receiver wants no other.
+    wait: float = 0.0  # Seconds to wait before the next try, as the receiver requests.
 
 
 def body_of(wanted: Wanted, notice: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def body_of(wanted: Wanted, notice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def headers_of(receiver: Receiver, name: str, content: bytes, now: float) -> dict[str, str]:
-    """The headers of a try: its time is its own, the id that of the notification."""
+    """The headers of a try: they have its time, and the id of the notification."""
     at = str(int(now))
     headers = {
         "Content-Type": "application/json",
@@ -114,7 +114,7 @@ def seconds_of(text: str) -> float:
 
 
 def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTTPMessage]:
-    """Post once, within TRY seconds in all; raises OSError, HTTPException or ValueError."""
+    """Post once, within TRY seconds in total; raises OSError, HTTPException or ValueError."""
     parts = urlsplit(url)
     late = threading.Event()
     connection: HTTPConnection
@@ -125,7 +125,7 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
         connection = HTTPConnection(parts.netloc, timeout=TRY)
 
     def end() -> None:
-        """A receiver may send a byte now and then: each of them restarts the timeout."""
+        """End the request: single bytes of a slow receiver would restart the socket's timeout."""
         late.set()
         if connection.sock:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The worker: a rank before each line, and the rank's place in the world."""
+"""The worker: puts its rank before each line, and prints its events."""
 
 import json
 import os
@@ -19,17 +19,17 @@ from trainer.launcher.rounds import MAX_RESTARTS
 from trainer.launcher.script_files import wait_for_files
 
 LINE = 16384  # Bytes after which a line is split, as in Docker's log.
-MEMBER_EVERY = 60  # Seconds from one event of a member to the next.
+MEMBER_EVERY = 60  # Seconds between two `member` events.
 
 
 def run_worker() -> None:
-    """Become the script behind `worker`; each of its lines then begins with its rank."""
+    """Become the script in the arguments after `worker`; each of its lines begins with its rank."""
     if "KIT_ROUND" in os.environ:
         die_with_parent()
         place_worker(os.environ)
     streams = (sys.stdout.fileno(), sys.stderr.fileno())
     pipes = [os.pipe() for _ in streams]
-    # Forked twice, so that the script has no unknown child.
+    # Fork twice, so that the script has no unexpected child process.
     if os.fork() == 0:
         if os.fork() == 0:
             os.setsid()  # A signal to the script's process group must not end this process.
@@ -46,12 +46,12 @@ def run_worker() -> None:
     if armed := os.environ.pop("KIT_ARMED", ""):
         paths = (armed, os.environ.get("PYTHONPATH", ""))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.environ.pop("KIT_FAILURE", None)  # Of the launcher alone.
+    os.environ.pop("KIT_FAILURE", None)  # For the launcher alone.
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
 
 
 def place_worker(environ: MutableMapping[str, str]) -> None:
-    """Set what a script sees of its round; its own store is on a port that nobody uses yet."""
+    """Set the script's variables for its round; its own store gets a free port."""
     environ.update(
         {
             "MASTER_PORT": environ["KIT_MASTER_PORT"],
@@ -81,7 +81,7 @@ class Prefix:
     ) -> None:
         self._environ = environ
         self._place = {name: self._number(name) for name in ("RANK", "WORLD_SIZE")}
-        # A worker of the built-in training learns its rank later, and prints events of it.
+        # A worker of the built-in training gets its rank later, and prints an event with it.
         self._learns = "KIT_WORKERS" in environ
         self._words = b"" if self._learns else f"[rank{environ['RANK']}]: ".encode()
         self._targets = dict(zip(sources, targets, strict=True))
@@ -123,7 +123,7 @@ class Prefix:
             self._note.unlink(missing_ok=True)
 
     def _note_worker(self, restarts: int) -> None:
-        """Write the worker's place for the metrics, for as long as it runs."""
+        """Write the worker's ranks for the metrics while it runs."""
         folder, local = self._environ.get("KIT_METRICS"), self._number("LOCAL_RANK")
         self._note = Path(folder, f"worker-{local}.json") if folder else None
         if self._note:
@@ -144,7 +144,7 @@ class Prefix:
         )
 
     def _failure(self) -> str:
-        """The failure of the round before, until this one has lasted longer."""
+        """The failure of the previous round, until this round has lasted longer."""
         failed = json.loads(self._environ.get("KIT_FAILURE") or "null")
         if not failed or time.time() - self._began >= max(MEMBER_EVERY, failed["ran"]):
             return ""
@@ -172,7 +172,7 @@ class Prefix:
             del self._rest[source]
 
     def _learn(self, line: bytes) -> None:
-        """Read the worker's place, if this is the event of it."""
+        """Read the worker's rank, if the line is a `member` event."""
         with suppress(ValueError, KeyError):
             found = json.loads(line[len(MARK) :])
             if found["event"] == "member":

@@ -1,4 +1,4 @@
-"""The code that travels with a job: its archive becomes the folder in which the job runs."""
+"""The code of a job: its archive is unpacked to the folder in which the job runs."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from trainer.launcher.settings import Job, Settings
 def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) -> None:
     """Unpack the job's code, and make its folder the current one; raises LaunchError.
 
-    A container that starts again finds its folder as it left it.
+    A restarted container keeps its folder unchanged.
     """
     folder = writable(settings.workspace)
     mark = folder / UNPACKED
@@ -38,7 +38,7 @@ def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) ->
 
 
 def writable(wanted: Path) -> Path:
-    """Make the folder of the code; without the right to, one in the folder for temporary files."""
+    """Make the folder of the code; without permission, one in the folder for temporary files."""
     own = Path(tempfile.gettempdir(), f"workspace-{os.getuid()}")
     for folder in (wanted, own):
         with suppress(OSError):
@@ -75,9 +75,9 @@ def verify_archive(archive: Path, digest: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive whose SHA-256 is right; times are those of now. Raises LaunchError.
+    """Unpack an archive with the right SHA-256, with new file times. Raises LaunchError.
 
-    Python takes compiled code for that of a source with the same time and size.
+    Python reuses compiled code of a source file that has the same time and size.
     """
     try:
         with tarfile.open(archive) as members:

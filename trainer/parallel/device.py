@@ -1,4 +1,4 @@
-"""The device of a process, and why a GPU that its container was given cannot be used."""
+"""The device of a process, and the reason why PyTorch cannot use a GPU of its container."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 CPU = "cpu"
-"""The value of KIT_DEVICE that wants no GPU."""
+"""The value of KIT_DEVICE for training without a GPU."""
 
 
 def own_device(environ: Mapping[str, str]) -> torch.device:
@@ -19,14 +19,14 @@ def own_device(environ: Mapping[str, str]) -> torch.device:
 
 
 def usable_gpus(environ: Mapping[str, str]) -> int:
-    """The number of GPUs that PyTorch can use, and may."""
+    """The number of GPUs that PyTorch can use, and is allowed to."""
     if environ.get("KIT_DEVICE") == CPU or not torch.cuda.is_available():
         return 0
     return torch.cuda.device_count()
 
 
 def cuda_fault(environ: Mapping[str, str], given: int, needed: int) -> str:
-    """Say why fewer GPUs than `needed` can be used of those that were `given`; "" if all is well.
+    """Return why fewer than `needed` of the `given` GPUs can be used; "" if enough can.
 
     Without this a training would continue on the CPU, a hundred times as slow.
     """
@@ -38,7 +38,7 @@ def cuda_fault(environ: Mapping[str, str], given: int, needed: int) -> str:
 
 
 def _reason() -> str:
-    """The driver's own line, or what the image lacks."""
+    """The driver's own error line, or what the image lacks."""
     if torch.version.cuda is None and torch.version.hip is None:
         return f"PyTorch {torch.__version__} in this image is a build for CPUs"
     try:

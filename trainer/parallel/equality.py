@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainer.parallel.halt import HaltError
 from trainer.parallel.world import World, is_lost_peer
 
-CHUNK = 2**16  # Values of a fingerprint at a time; small enough for a CPU's cache.
+CHUNK = 2**16  # Values per partial sum of a fingerprint; small enough for a CPU's cache.
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -34,10 +34,10 @@ def fingerprint(values: Iterable[Tensor]) -> int:
 
 
 def require_equal(world: World, model: nn.Module, *, buffers: bool = True) -> int:
-    """Raise HaltError on all ranks if one has other parameters or `buffers` than most.
+    """Raise HaltError on all ranks if parameters or `buffers` of one differ from most ranks'.
 
-    It names the hosts of these ranks if more than half of all ranks agree. Return the common
-    fingerprint.
+    The error names the hosts of differing ranks if more than half of all ranks agree. Return the
+    common fingerprint.
     """
     own = model.buffers() if buffers else ()
     print_of_rank = fingerprint((*model.parameters(), *own))
@@ -49,7 +49,7 @@ def require_equal(world: World, model: nn.Module, *, buffers: bool = True) -> in
 def require_equal_replicas(world: World, values: Sequence[Tensor], cell: int) -> int:
     """Raise HaltError as `require_equal` does, if replicas of the same part differ.
 
-    `values` are this rank's parts, `cell` says which parts they are. Return a fingerprint of all.
+    `values` are this rank's parts, `cell` identifies them. Return a fingerprint of all parts.
     """
     found = world.gather((cell, (fingerprint(values), world.name, world.host)))
     with known_to_all(world):
@@ -62,10 +62,10 @@ def require_equal_replicas(world: World, values: Sequence[Tensor], cell: int) ->
 
 @contextmanager
 def known_to_all(world: World) -> Iterator[None]:
-    """Let a HaltError of all ranks through once each of them knows of it.
+    """Delay a HaltError of all ranks until each of them has raised it.
 
-    A rank that leaves earlier closes connections on which others still read the reason: they would
-    take it for a lost host, and one whose own parameters differ would continue.
+    A rank that leaves earlier closes connections from which others still read the reason: they
+    would regard it as lost, and a rank whose own parameters differ would continue.
     """
     try:
         yield
@@ -79,7 +79,7 @@ def known_to_all(world: World) -> Iterator[None]:
 
 
 def require_one(found: Sequence[tuple[int, str, str]]) -> int:
-    """Return the fingerprint that all have, of some ranks with their names and hosts.
+    """Return the common fingerprint; `found` has each rank's fingerprint, name and host.
 
     Raises HaltError, as `require_equal` does.
     """

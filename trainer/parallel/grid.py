@@ -1,9 +1,9 @@
 """The grid of ranks that divide a model: data x pipeline x shard x tensor.
 
 Ranks are numbered host by host, so the last dimension changes fastest: ranks of one tensor group
-are neighbours, on one host as far as it has enough of them; replicas are the farthest apart. What
-travels most often then uses the fastest links: tensor exchanges several times in each block, shard
-once a block, a pipeline only between two stages, and data once a step.
+are neighbours, on one host if it has enough of them; replicas are the farthest apart. The most
+frequent communication then uses the fastest links: tensor groups communicate several times in each
+block, shard groups once a block, pipelines only between two stages, and replicas once a step.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ NAMES = ("data", "pipeline", "shard", "tensor")
 
 @dataclass(frozen=True)
 class Grid:
-    """The sizes of the grid's dimensions, and a rank's place in each of them, by `NAMES`."""
+    """The sizes of the grid's dimensions, and a rank's coordinate in each of them, by `NAMES`."""
 
     sizes: Mapping[str, int]
     place: Mapping[str, int]
 
     @classmethod
     def of(cls, wish: Parallel, size: int, rank: int) -> Grid:
-        """Arrange `size` ranks as a job wishes.
+        """Arrange `size` ranks by a job's `parallel:` section.
 
-        Raises HaltError: they cannot be arranged so.
+        Raises HaltError if the sizes do not fit the number of ranks.
         """
         cell = wish.cell
         data = wish.data or size // cell
@@ -58,7 +58,7 @@ class Grid:
 
     @property
     def data_rank(self) -> int:
-        """The number of this rank's samples among `data_size` parts of each batch."""
+        """The index of this rank's part of each batch, from 0 to `data_size` - 1."""
         return self.place["data"] * self.sizes["shard"] + self.place["shard"]
 
     @property
@@ -68,14 +68,14 @@ class Grid:
 
     @property
     def counts(self) -> bool:
-        """Whether this rank is the one of those with the same samples that reports them."""
+        """Whether this rank reports its samples; only one of the ranks with the same ones does."""
         return self.place["pipeline"] == self.place["tensor"] == 0
 
 
 def connect(grid: Grid, world: World, timeout: timedelta) -> DeviceMesh:
     """Form the groups of ranks that differ in one dimension; all ranks must call it.
 
-    An exchange in them fails after `timeout`, unlike in those that torch's init_device_mesh forms.
+    Their collectives time out after `timeout`, unlike those of torch's init_device_mesh.
     """
     ranks = torch.arange(world.size).view(*grid.sizes.values())
     groups = []

@@ -1,4 +1,4 @@
-"""Failures that a restart would only repeat: the agent must not restart the workers."""
+"""Permanent failures, which a restart would only repeat: the agent must not restart workers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class HaltError(Exception):
     def __init__(
         self, kind: FailureClass, message: str, hosts: frozenset[str] = frozenset()
     ) -> None:
-        """`hosts` are those that it is due to, if the others are well."""
+        """`hosts` are those that cause it, if the others are healthy."""
         super().__init__(message)
         self.kind, self.hosts = kind, hosts
 
 
 def request_halt(kind: FailureClass, message: str, code: int = 1) -> bool:
-    """Write the reason for a halt to the agent's file KIT_HALT; return whether there is one.
+    """Write the reason for a halt to the agent's file; return False without KIT_HALT.
 
     `code` becomes the agent's exit code.
     """

@@ -54,8 +54,8 @@ class LocalReplicas(Replicas):
         rate, momentum = OUTER[exchange.mode]
         nesterov = momentum > 0
         self._outer = torch.optim.SGD(self._anchors, rate, momentum=momentum, nesterov=nesterov)
-        self._travelling: list[tuple[Any, Tensor]] = []  # Exchanges under way, with their values.
-        self._begun = False  # Whether a round has.
+        self._travelling: list[tuple[Any, Tensor]] = []  # Pending all-reduces, with their values.
+        self._begun = False  # Whether a round has begun.
         self._samples = 0  # Of this rank in this round.
         self._bad_loss = ""  # The first of this round.
 
@@ -65,7 +65,7 @@ class LocalReplicas(Replicas):
 
     @torch.no_grad()
     def own(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
-        """Return this rank's parameters and exchanges under way, if ranks overlap."""
+        """Return this rank's state, with parameters and pending all-reduces if they overlap."""
         own = super().own(modules)
         if self._travelling:
             for work, _ in self._travelling:
@@ -80,7 +80,7 @@ class LocalReplicas(Replicas):
 
     @torch.no_grad()
     def settle(self, modules: Sequence[nn.Module]) -> None:
-        """Wait for the exchanges under way; then all ranks have the same parameters."""
+        """Wait for the pending all-reduces; then all ranks have the same parameters."""
         super().settle(modules)
         if self._travelling:
             self._arrive(0)
@@ -146,7 +146,7 @@ class LocalReplicas(Replicas):
             super()._wait(work)
 
     def _arrive(self, left: int) -> None:
-        """Apply the exchanges under way, except for the `left` latest."""
+        """Apply the pending all-reduces, except for the `left` latest."""
         while len(self._travelling) > left:
             work, changes = self._travelling.pop(0)
             self._wait(work)
@@ -158,4 +158,4 @@ class LocalReplicas(Replicas):
 
 
 ARRIVED: Any = None
-"""Stands for an exchange that was complete when the checkpoint was written."""
+"""Stands for an all-reduce that was complete when the checkpoint was written."""

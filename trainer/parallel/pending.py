@@ -1,8 +1,8 @@
-"""Exchanges that a rank waits for, and the end of these waits when a peer is lost.
+"""Pending operations of gloo; their waits end when a peer is lost.
 
-When a connection ends, gloo informs those who wait for a message, except for the messages that had
-arrived or were sent in part: Pair::signalException of gloo/transport/tcp/pair.cc skips these.
-Such a wait ends only by the group's timeout, so no rank waits for gloo itself.
+When a connection closes, gloo ends the waits for its messages, except for messages that were
+received or sent in part: Pair::signalException of gloo/transport/tcp/pair.cc skips these.
+Such a wait ends only by the group's timeout, so no rank waits for gloo directly.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ GIVEN_UP = "the exchange was given up"
 
 
 def nothing() -> None:
-    """Take no note."""
+    """Do nothing."""
 
 
 def end_of(work: Any) -> Future[bool]:
-    """Return the end of a message between two ranks, for which gloo has no future."""
+    """Return a future for a point-to-point operation, for which gloo has none."""
     first: Future[None] = Future()
     end: Future[bool] = first.then(lambda _: bool(work.wait()))
     # The callback, which waits, runs in the thread that sets the result.
@@ -33,12 +33,12 @@ def end_of(work: Any) -> Future[bool]:
 
 
 class Pending:
-    """The exchanges of one group, by gloo, that this rank waits for."""
+    """The operations of one gloo group that this rank waits for."""
 
     def __init__(
         self, reach: Callable[[], None] = nothing, end: Callable[[], None] = nothing
     ) -> None:
-        """Call `reach` with an exchange of all ranks before this one waits, `end` with its end."""
+        """`reach` is called before a wait for a collective, `end` when an operation completes."""
         self.reach, self._end = reach, end
         self._lock = threading.Lock()
         self._waits: dict[Future[Any], Callable[[], None]] = {}
@@ -62,7 +62,7 @@ class Pending:
         ends = threading.Lock()
 
         def end() -> None:
-            if ends.acquire(blocking=False):  # The exchange ends, or is given up: once.
+            if ends.acquire(blocking=False):  # Once: at the operation's end, or if it is given up.
                 first.set_result(None)
 
         def arrive(_: Future[T]) -> None:
@@ -86,7 +86,7 @@ class Pending:
         return guarded
 
     def give_up(self) -> None:
-        """End all waits, also those that begin later: the group is lost."""
+        """End all waits, including those that begin later: the group is lost."""
         with self._lock:
             self._over = True
             waits = [*self._waits.values()]

@@ -1,8 +1,8 @@
-"""Stages of a model, one behind the other: each rank has some of its blocks.
+"""Pipeline parallelism: the ranks have consecutive blocks of a model, as its stages.
 
-Micro-batches pass through the stages; while one stage computes a micro-batch, the others have
-others. Each stage alternates forward and backward passes as soon as it can, so that it keeps the
-inner values of few micro-batches (1F1B: Narayanan et al. 2019, PipeDream). Of m micro-batches over
+Micro-batches pass through the stages; the stages compute different micro-batches at the same time.
+Each stage alternates forward and backward passes as soon as it can, so that it keeps the
+activations of few micro-batches (1F1B: Narayanan et al. 2019, PipeDream). With m micro-batches and
 p stages, the share (p - 1) / (m + p - 1) of the time is idle.
 """
 
@@ -33,7 +33,7 @@ class Pipelined(Sharded):
         precision: torch.dtype,
         division: Division,
     ) -> None:
-        """`division` knows how to keep a stage of the model, which may be on the meta device."""
+        """`division` reduces the model, which may be on the meta device, to one stage."""
         super().__init__(model, job, world, precision, division)
         self.number, self.stages = self.grid.place["pipeline"], self.grid.sizes["pipeline"]
         self.measures = self.is_last and self.grid.place["tensor"] == 0
@@ -53,7 +53,7 @@ class Pipelined(Sharded):
     def step(self, inputs: Tensor, targets: Tensor, pieces: int, loss: Loss) -> Tensor:
         """Compute the gradients of the summed `loss` of `pieces` micro-batches of equal size.
 
-        Inputs and targets are those of all of them, the same on each stage. Return the losses,
+        Inputs and targets have all micro-batches, the same on each stage. Return the losses,
         [pieces], on all stages.
         """
         if self._schedule is None:
@@ -80,7 +80,7 @@ class Pipelined(Sharded):
         return Schedule1F1B(stage, pieces, loss_fn=loss, scale_grads=False)
 
     def from_last(self, values: Tensor) -> Tensor:
-        """Send values of the last stage to all of them."""
+        """Broadcast values of the last stage to all stages."""
         group = self.mesh["pipeline"].get_group()
         last = distributed.get_global_rank(group, self.stages - 1)
         self.wait_in("pipeline", distributed.broadcast, values, last)
@@ -90,7 +90,7 @@ class Pipelined(Sharded):
     def outputs(self, inputs: Tensor, width: int) -> Tensor | None:
         """Pass samples through the stages; return the scores on the last, None on the others.
 
-        `width` are the features of a token, [N, T, width] between two stages.
+        Between two stages, features have the shape [N, T, width].
         """
         group = self.mesh["pipeline"].get_group()
         ranks = [distributed.get_global_rank(group, n) for n in range(self.stages)]

@@ -1,6 +1,6 @@
-"""The interface for a way in which the ranks train one model together.
+"""The interface of a method by which the ranks train one model together.
 
-It is the only interface between the training and the way to divide its work. In its
+It is the only interface between the training and the division of its work. In its
 implementations each rank has a whole replica (replicas.py, local.py), a part of one (sharded.py),
 or a part of one stage of its layers (pipeline.py).
 """
@@ -21,12 +21,12 @@ class Ranks(ABC):
     model: nn.Module
     """The model without wrappers: a rank can evaluate it without the others."""
     optimizers_differ: bool
-    """Whether each rank's optimizer has a state of its own."""
+    """Whether the optimizer's state differs between ranks."""
     holds_all: bool
     """Whether a rank's memory has the whole state of the training."""
     data_rank: int
     data_size: int
-    """The number of this rank's part of each batch, and how many parts there are."""
+    """The index of this rank's part of each batch, and the number of parts."""
     counts: bool = True
     """Whether this rank reports its samples; others with the same samples do not."""
     measures: bool = True
@@ -36,7 +36,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Leave the model as it was without this object, which is not used again."""
+        """Detach this object from the model; it is not used again."""
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:
@@ -91,10 +91,10 @@ class Ranks(ABC):
         return lambda: None
 
     def begin_local(self, step: int, samples: int) -> bool:  # noqa: ARG002
-        """Begin a step, counted from 1, on so many samples; return whether it is local.
+        """Begin a step, counted from 1, on `samples` of this rank; return whether it is local.
 
-        In a local step this rank exchanges neither gradients nor messages. Unless a class has such
-        steps, none is local.
+        In a local step this rank exchanges neither gradients nor messages. By default, no step is
+        local.
         """
         return False
 
@@ -106,7 +106,7 @@ class Ranks(ABC):
         """End a local step; return None while its round continues.
 
         At the end of a round, or with the `last` step of an epoch, return the first loss of the
-        round that was not finite, or an empty text; then the ranks `merge`.
+        round that was not finite, or ""; then the ranks must `merge`.
         """
         return None
 

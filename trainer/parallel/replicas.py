@@ -59,14 +59,14 @@ class Replicas(Ranks):
         self._shared = False  # Whether all ranks have the same buffers.
         self._powersgd = None
         if exchange.compression == "powersgd":
-            # Its error feedback needs gradients that are a little stable: at least two steps.
+            # Its error feedback needs somewhat stable gradients: start after at least two steps.
             self._powersgd = PowerSGD(max(2, exchange.warm_up_steps))
         self._replica = replicate(module, exchange, world, mark, self._powersgd, alike=alike)
 
     def release(self) -> None:
-        """Take DDP's hooks off the model, which can then have another.
+        """Remove DDP's hooks from the model, so that another replica can wrap it.
 
-        They may be off already, if a peer was lost while the next replica was made.
+        They may already be removed, if a peer was lost while the next replica was built.
         """
         self.__dict__.pop("_replica", None)
 
@@ -97,13 +97,13 @@ class Replicas(Ranks):
             if buffer.is_floating_point():
                 mean = buffer / self.world.size
                 self._wait(distributed.all_reduce(mean, async_op=True))
-                buffer.copy_(mean)  # Only now: the exchange may fail.
+                buffer.copy_(mean)  # Only after the all-reduce, which may fail.
             else:
                 self._wait(distributed.broadcast(buffer, 0, async_op=True))
         self._shared = True
 
     def _wait(self, work: Any) -> None:
-        """Wait for an exchange of the default group."""
+        """Wait for a collective of the default group."""
         self.world.wait(work)
 
     @contextmanager
@@ -180,7 +180,7 @@ class PowerSGD(PowerSGDState):
             each.update((key, value.to(device)) for key, value in state[name].items())
 
     def remember(self) -> Callable[[], None]:
-        """Return a function that restores the present state: a gradient that is not finite stays.
+        """Return a function that restores the present state: errors keep non-finite gradients.
 
         The hook replaces the errors by others, and changes the matrices in place.
         """
@@ -228,7 +228,7 @@ def replicate(
 ) -> DistributedDataParallel:
     """Wrap the model so that gradients are averaged over all ranks, with the job's options."""
     # Replicas.share_buffers averages BatchNorm's buffers when they are needed: figures over all
-    # ranks are better than those of rank 0, and DDP's broadcast is one exchange more in each step.
+    # ranks are better than those of rank 0, and DDP's broadcast is one more collective per step.
     # Before torch 2.13 the option had another name.
     name = "forward_sync_buffers"
     known = name in signature(DistributedDataParallel).parameters
@@ -246,7 +246,7 @@ def replicate(
 
     def send(state: Any, bucket: GradBucket) -> Future[Tensor]:
         if bucket.is_last():
-            # The rest of the backward pass waits for exchanges.
+            # From here on, the backward pass only waits for communication.
             mark("compute")
             world.pending.reach()
         if state:
@@ -256,7 +256,7 @@ def replicate(
             return future
         future = world.guard(future)
         if state:
-            # PowerSGD starts a second exchange in a thread of gloo when the first has ended. The
+            # PowerSGD starts a second all-reduce in a thread of gloo when the first has ended. The
             # order of buckets would differ between ranks, so each bucket waits for the previous.
             future.wait()
         return future

@@ -27,19 +27,19 @@ from trainer.parallel.replicas import buffers_of
 from trainer.parallel.world import World
 
 LEAST = 100_000
-"""Parameters of a layer that is gathered by itself; smaller ones are gathered with what is around
-them, as each exchange has a latency."""
+"""Parameters of a layer that is gathered by itself; smaller ones are gathered with the layers
+around them, as each all-gather has a latency."""
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 @dataclass(frozen=True)
 class Division:
-    """How a model is divided inside, before its parts are sharded."""
+    """Functions that divide a model before its parts are sharded."""
 
     tensor: Callable[[nn.Module, DeviceMesh], None]
     """Divides its layers among the ranks of a tensor group."""
     stage: Callable[[nn.Module, int, int], None]
-    """Keeps one stage of the layers: its number, and how many there are."""
+    """Keeps one stage of the layers; takes its number and the number of stages."""
 
 
 class Sharded(Ranks):
@@ -72,7 +72,7 @@ class Sharded(Ranks):
         self._root = cast("FSDPModule", model)
 
     def release(self) -> None:
-        """Do nothing: a divided model is built again for another group."""
+        """Do nothing: a divided model is rebuilt for another group."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute scores; the backward pass that follows exchanges gradients."""
@@ -95,7 +95,7 @@ class Sharded(Ranks):
 
     @torch.no_grad()
     def clip(self, parameters: list[nn.Parameter], norm: float) -> None:
-        """Clip by the norm over all parts, wherever they are."""
+        """Clip by the norm over the parts of all ranks."""
         gradients = [each.grad for each in parameters if each.grad is not None]
         factor = norm / (self.norm_of(gradients) + 1e-6)  # As in torch's clip_grad_norm_.
         for each in gradients:
@@ -116,7 +116,7 @@ class Sharded(Ranks):
         return total.sqrt()
 
     def wait_in(self, dimension: str, act: Callable[..., Any], *arguments: Any) -> None:
-        """Take part in an exchange of the ranks that differ in one dimension."""
+        """Run a collective of the ranks that differ in one dimension."""
         group = self.mesh[dimension].get_group()
         self.world.wait(act(*arguments, group=group, async_op=True))
 
@@ -177,7 +177,7 @@ def shard(model: nn.Module, mesh: DeviceMesh, precision: torch.dtype) -> None:
     policy = MixedPrecisionPolicy()
     if precision != torch.float32:
         policy = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
-    # FSDP does not take the strides of channels_last.
+    # FSDP does not accept the strides of channels_last.
     model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)

@@ -20,12 +20,12 @@ from trainer.parallel.pending import GIVEN_UP, Pending, end_of
 T = TypeVar("T")
 
 ALONE: Any = object()
-"""Stands for a store of a process that has no others."""
+"""Stands for the store of a process that trains alone."""
 PIECE = 4 * 2**20
-"""Bytes of one broadcast: a rank that has a piece passes it on while the next one arrives. Each one
-that arrives is progress, which distinguishes a slow link from a worker that hangs."""
+"""Bytes of one broadcast: a rank passes a piece on while the next one arrives. Each piece counts as
+progress, which distinguishes a slow link from a hung worker."""
 ROLL_CALL = timedelta(seconds=10)
-"""Time for the remaining ranks to answer each other: their exchange has timed out together."""
+"""Time for the remaining ranks to answer each other: their collective times out at one time."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class World:
     local_rank: int  # 0 to processes on this host - 1.
     size: int  # Processes over all hosts.
     host: str  # This host's name in the log.
-    device: torch.device  # On which this process computes.
+    device: torch.device  # The device of this process.
     control: distributed.ProcessGroup
     """A gloo group of all ranks: messages on the CPU, which do not wait for a GPU's queue."""
     alarm: distributed.ProcessGroup
-    """Another gloo group, for use after a failed exchange, which breaks the other groups."""
+    """Another gloo group, for use after a failed collective, which breaks the other groups."""
     names: tuple[str, ...] = ()  # The name of each rank, for messages.
     hosts: tuple[str, ...] = ()  # The host of each rank.
     generation: int = 0  # Of the group, in a training whose group changes (elastic/).
-    why: str = ""  # How the group differs from the one before.
-    pending: Pending = field(default_factory=Pending)  # Exchanges on the CPU.
+    why: str = ""  # The change since the previous group.
+    pending: Pending = field(default_factory=Pending)  # Operations of gloo.
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class World:
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sum each value over all ranks, in float64: exact for counts up to 2^53."""
-        if self.size == 1:  # Each step calls it: an exchange with nobody takes a millisecond.
+        if self.size == 1:  # Each step calls it: an all-reduce of one rank takes a millisecond.
             return [float(value) for value in values]
         total = torch.tensor(values, dtype=torch.float64)
         self._exchange(distributed.all_reduce, total)
@@ -75,29 +75,29 @@ class World:
         return [pickle.loads(each[:length].numpy().tobytes()) for each, length in found]
 
     def broadcast(self, content: bytes, source: int) -> bytes:
-        """Send the bytes of rank `source` to all ranks; `content` of the others is ignored."""
+        """Send the bytes of rank `source` to all ranks; the others' `content` is ignored."""
         size = torch.tensor([len(content)])
         self._exchange(distributed.broadcast, size, source)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
-        if self.rank == source and content:  # `frombuffer` takes no empty one.
+        if self.rank == source and content:  # `frombuffer` rejects an empty buffer.
             buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         for piece in torch.split(buffer, PIECE):
             self._exchange(distributed.broadcast, piece, source)
         return buffer.numpy().tobytes()
 
     def wait(self, work: distributed.Work) -> None:
-        """Wait for an exchange on this process's device; raises RuntimeError if a rank is lost."""
+        """Wait for a collective on this process's device; raises RuntimeError if a rank is lost."""
         if self.device.type == "cuda":
             work.wait()  # NCCL's own abort ends it.
         else:
             self.guard(work.get_future()).wait()
 
     def guard(self, future: Future[T]) -> Future[T]:
-        """Return the result of an exchange on the CPU, which does not outlast the group."""
+        """Return a future for a gloo operation, which fails once the group is given up."""
         return self.pending.guard(future)
 
     def _exchange(self, act: Callable[..., Any], *arguments: object) -> None:
-        """Take part in an exchange of all ranks on the CPU."""
+        """Run a collective of all ranks on the CPU."""
         self.pending.reach()
         work = act(*arguments, group=self.control, async_op=True)
         self.guard(work.get_future()).wait()
@@ -113,12 +113,12 @@ class World:
         return self.guard(end_of(work))
 
     def silent_ranks(self) -> str:
-        """Name the ranks that do not answer after a failed exchange, as far as this one knows."""
+        """Name the ranks that do not answer after a failed collective, as far as known here."""
         try:
             distributed.monitored_barrier(self.alarm, ROLL_CALL, wait_all_ranks=True)
         except RuntimeError as error:
-            # Rank 0 asks and knows the hung ranks, unless others are dead: their hosts report why.
-            # The others only know whether rank 0 answers.
+            # Rank 0 probes all ranks and finds the hung ones; the hosts of dead ranks report them.
+            # The other ranks only know whether rank 0 answers.
             found = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
             if found:
                 return ", ".join(self.names[int(rank)] for rank in found[1].split(","))
@@ -128,7 +128,7 @@ class World:
 
 
 def join_world(environ: Mapping[str, str], timeout: timedelta) -> World:
-    """Form the process group of torchrun's variables; without them, a world of size 1."""
+    """Form the process group of torchrun's variables or, without them, a world of size 1."""
     if "RANK" not in environ:
         return form_world(environ, timeout)
     return form_world(environ, timeout, int(environ["RANK"]), int(environ["WORLD_SIZE"]), None)
@@ -142,13 +142,13 @@ def form_world(
     store: Any = ALONE,
     pending: Pending | None = None,
 ) -> World:
-    """Form a process group at a store, or at torchrun's if `store` is None; by default alone."""
+    """Form a process group by a store, or torchrun's if `store` is None; by default of size 1."""
     device = own_device(environ)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     # NCCL's watchdog aborts the process, with a dump of its flight recorder but no names. So the
-    # control group, which every step uses at its end, must time out first.
+    # control group, which each step uses at its end, must time out first.
     patience = timeout + 2 * ROLL_CALL if backend == "nccl" else timeout
     if store is ALONE:
         store = distributed.HashStore()  # type: ignore[attr-defined]
@@ -169,16 +169,16 @@ _HELD: list[tuple[Pending, object]] = []
 
 
 def hold_groups(world: World) -> None:
-    """Keep the groups of a lost world while threads of gloo wait in them: their end waits too."""
+    """Keep a lost world's groups while gloo's threads wait: their destructors would block."""
     _HELD[:] = [each for each in _HELD if each[0].unfinished]
     if world.pending.unfinished:
         _HELD.append((world.pending, (distributed.group.WORLD, world.control, world.alarm)))
 
 
 def leave_world(world: World | None) -> None:
-    """End the group after all ranks are done: rank 0 holds the store, which the others need.
+    """Destroy the group after all ranks are done: rank 0 holds the store that the others need.
 
-    Without a world this does not wait for the others.
+    Without a world, do not wait for the others.
     """
     if world:
         world.sums([0])
@@ -200,7 +200,7 @@ def describe(world: World, environ: Mapping[str, str]) -> str:
 
 
 def is_lost_peer(error: RuntimeError) -> bool:
-    """Whether an exchange failed because another rank is dead or hung."""
+    """Whether a collective failed because another rank is dead or hung."""
     # gloo has no exception class; its messages begin with a path in its source.
     text = str(error)
     return isinstance(error, distributed.DistError) or "gloo/transport" in text or GIVEN_UP in text

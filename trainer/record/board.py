@@ -45,5 +45,5 @@ class Board:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Write the scalars that are still in memory."""
         self._writer.close()

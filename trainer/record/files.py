@@ -54,7 +54,7 @@ def append(file: Path, lines: list[str]) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Return nested values with floats of six digits; those that are not finite become null."""
+    """Return nested values with floats of six digits; non-finite ones become null."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -63,7 +63,7 @@ def rounded(value: Any) -> Any:
 
 
 def unfinished(checkpoints: Path, job: dict[str, Any]) -> str | None:
-    """Return the newest run of this host if it is of the same job and has saved nothing.
+    """Return the newest run of this host if it is of the same job and has no checkpoint.
 
     Its next attempt begins at the first step again, and belongs to the same run.
     """

@@ -29,7 +29,7 @@ def png(image: Tensor) -> bytes:
 
 
 def reduced(images: Tensor, largest: int) -> Tensor:
-    """Bring uint8 [N, C, S, S] with values up to `largest` to 0 to 255 and at most `SIDE`."""
+    """Scale uint8 [N, C, S, S] with values up to `largest` to 0 to 255, and S to at most `SIDE`."""
     found = images.float() * (255 / largest)
     if images.shape[-1] > SIDE:
         found = functional.interpolate(found, (SIDE, SIDE), mode="area")

@@ -17,10 +17,10 @@ from trainer.parallel.world import World
 from trainer.record.pictures import png, reduced
 
 MOST = 10_000
-"""Test samples; of more, as many are chosen with equal distances. The same in every run."""
+"""Test samples at most; of more, evenly spaced ones are chosen, the same in every run."""
 BATCH = 256
 MISTAKES, OTHERS = 160, 40
-"""Pictures: the most confident mistakes, and others with equal distances."""
+"""Pictures: the most confident mistakes, and other evenly spaced samples."""
 PICTURES = 400_000
 """Bytes of all pictures."""
 

@@ -1,4 +1,4 @@
-"""Writes the record of a run: each rank its own steps, rank 0 also what concerns all ranks."""
+"""Writes the record of a run: each rank writes its steps, rank 0 also the figures of all ranks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from trainer.record.telemetry import Figures, Place, StepFigures
 from trainer.store.files import replace_file
 
 WINDOWS = 250
-"""A window of steps is one line. It has one step up to step 250, later this part of all steps so
-far: 100,000 steps make about 1,750 lines. All ranks have the same windows."""
+"""A window of steps is one line. It has one step up to step 250, later 1/250 of all steps so far:
+100,000 steps make about 1,750 lines. All ranks have the same windows."""
 DELAY = 1.0
-"""Seconds that lines of steps may wait in memory: to open the file takes longer than some steps."""
+"""Seconds that lines of steps may wait in memory: opening the file takes longer than some steps."""
 PACE = 10.0
 """Seconds between two `pace` events of a rank, from which `kit top` shows its step time."""
 
@@ -40,7 +40,7 @@ REASON = 300
 
 
 class Recorder:
-    """The record of this rank. A disk that refuses it never ends the training."""
+    """The record of this rank. An error of its disk never ends the training."""
 
     def __init__(self, job: TrainJob, world: World, folder: Path, started: float) -> None:
         self.run = ""
@@ -63,13 +63,13 @@ class Recorder:
         about: dict[str, Any],
         watch: Callable[[], dict[str, float]],
     ) -> None:
-        """Begin to record at a position; `about` are facts for rank 0. All ranks must call it.
+        """Begin to record at a position; rank 0 records `about` too. All ranks must call it.
 
         `watch` returns the seconds of this rank by kind of work.
         """
         job = asdict(self._job)
         own = self._world.rank == 0 and not self.run and files.unfinished(self._folder, job)
-        # The times of hosts differ: that of rank 0, in ms, names the attempt on all of them.
+        # The clocks of hosts differ: rank 0's time, in ms, names the attempt on all of them.
         run, attempt = self._world.gather((own or files.new_run(), int(time.time() * 1000)))[0]
         self.run = self.run or run
         self._watch = watch
@@ -103,7 +103,7 @@ class Recorder:
         return file
 
     def start_epoch(self) -> None:
-        """Begin to measure steps: the time until now is not that of a step."""
+        """Begin to measure steps: the time until now does not belong to a step."""
         self._last, self._spent = time.monotonic(), self._watch()
         self._loss = self._seen = 0.0
         self._paced = self._paced or self._last
@@ -180,7 +180,7 @@ class Recorder:
             self._write(record, {"step": place.step, "epoch": place.epoch, **values})
 
     def failed(self, error: Exception) -> None:
-        """Write why this rank ends; of a lost peer, the peer or its host knows the reason."""
+        """Write why this rank ends; mark a lost peer, whose own record may have the reason."""
         lines = str(error).splitlines()
         reason = ": ".join((type(error).__name__, *lines[:1]))[:REASON]
         peer = isinstance(error, RuntimeError) and is_lost_peer(error)
@@ -197,14 +197,14 @@ class Recorder:
                 self._warn(error)
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Write the lines that are still in memory."""
         if self._file:
             self._flush(self._file)
         if self._board:
             self._board.close()
 
     def _write(self, record: str, values: dict[str, Any]) -> None:
-        """Write a line; short windows of steps wait for the next one, at most `DELAY`."""
+        """Write a line; lines of steps wait for later ones, for at most `DELAY`."""
         if self._file is None:
             return
         self._lines.append(files.line(record, values))
@@ -219,7 +219,7 @@ class Recorder:
         self._lines, self._written = [], time.monotonic()
 
     def _warn(self, error: OSError) -> None:
-        """Report once that the record cannot be written: the training is worth more than it."""
+        """Report once that the record cannot be written; the training continues without it."""
         self._file = None
         say_error(f"trainer {self._world.host}: warning: no record for kit report: {error}")
 
@@ -234,9 +234,9 @@ def device_facts(world: World) -> dict[str, Any]:
 
 
 def queue_facts() -> dict[str, Any]:
-    """Describe what the queue has given to this host, if the job is the queue's."""
+    """Describe this host's allocation, if a queue has started the job."""
     own = read_allocation(os.environ)
-    # Numbers of the record have six digits: too few for a time, unless it is an integer.
+    # The record rounds floats to six digits, which is too few for a time: so it is an integer.
     return {"queue": {**own._asdict(), "since": round(own.since)}} if own else {}
 
 

@@ -19,10 +19,10 @@ from trainer.checkpoints.format import Progress
 class Place:
     """A position in the whole job."""
 
-    epoch: int  # Whole epochs done.
+    epoch: int  # Complete epochs.
     epochs: int  # Of the job.
     step: int  # Optimizer steps done.
-    steps: int  # Of the whole job; the rest at the present world size.
+    steps: int  # Of the whole job, if the world size does not change any more.
     world_size: int  # Processes over all hosts.
 
     @property
@@ -33,11 +33,11 @@ class Place:
 
 @dataclass(frozen=True)
 class StepFigures:
-    """A step that this rank has taken, and the sums of its epoch so far."""
+    """A step of this rank, and the sums of its epoch so far."""
 
     progress: Progress  # The position after it.
     samples: int  # Of this rank.
-    moved: bool  # Whether it has changed this rank's weights.
+    moved: bool  # Whether this rank's weights have changed.
     loss: Tensor  # Sum of this rank's losses in the epoch, on its device.
     seen: float  # Samples in that sum.
 
@@ -49,22 +49,22 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class Trained:
-    """The steps of an epoch, over all ranks; of an interrupted one only `skipped` is known."""
+    """The steps of an epoch, over all ranks; after an interruption, only `skipped` is known."""
 
     loss: float | None = None  # Mean cross entropy of the training samples, nats.
     images_per_second: float | None = None  # Without evaluation and saving.
-    skipped: tuple[int, ...] = ()  # Steps that were skipped for a loss that is not finite.
+    skipped: tuple[int, ...] = ()  # Steps that were skipped for a non-finite loss.
     shares: dict[str, float] = field(default_factory=dict)
-    """Shares of all ranks' time: data, compute, communication that compute does not hide."""
+    """Shares of all ranks' time: data, compute, and communication not hidden by compute."""
     slow: dict[str, float] = field(default_factory=dict)
     """Slow ranks, with the ratio of their time to that of the others."""
     tokens_per_second: float | None = None  # Of a text.
-    mfu: float | None = None  # Share of the GPUs' peak; of a text, where the peak is known.
+    mfu: float | None = None  # Share of the GPUs' peak; only for a text, and if it is known.
 
 
 @dataclass(frozen=True)
 class ByClass:
-    """The test samples of each class, and how many of them are classified correctly."""
+    """The number of test samples of each class, and of the correctly classified ones."""
 
     samples: tuple[int, ...] = ()
     correct: tuple[int, ...] = ()
@@ -78,7 +78,7 @@ class ByClass:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The means over all samples of a part."""
+    """The means over all samples of the validation or test data."""
 
     samples: int  # Or characters, of text; 0: nothing was evaluated.
     loss: float  # Of a classification: the mean cross entropy, in nats.
@@ -115,13 +115,13 @@ class Figures:
     batch: tuple[float, ...]  # Each rank's share of the global batch.
     stall: float | None  # Seconds that training paused for the checkpoint of this step.
     trained: Trained = field(default_factory=Trained)
-    found: Evaluation = NOTHING  # Of the validation samples or, without any, the test samples.
-    seconds: float = 0.0  # Of that evaluation.
+    found: Evaluation = NOTHING  # By the validation samples or, without any, the test samples.
+    seconds: float = 0.0  # Duration of that evaluation.
     saved: bool = False  # Whether a checkpoint of this step was due.
     best: str = ""  # At the end, if there is a validation: the checkpoint that was tested.
-    test: Evaluation = NOTHING  # The same: of the test samples.
+    test: Evaluation = NOTHING  # At the end, if there is a validation: by the test samples.
 
     @property
     def newest(self) -> Evaluation:
-        """The test at the end, if there is one, and else the validation."""
+        """The test at the end, if there is one, otherwise the validation."""
         return self.test if self.best else self.found

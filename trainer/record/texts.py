@@ -1,4 +1,4 @@
-"""A sample of the text that a language model writes."""
+"""Generates a sample text with a language model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LENGTH, TEMPERATURE, SEED = 240, 0.8, 0
 
 @torch.no_grad()
 def write_text(model: nn.Module, vocabulary: Vocabulary, context: int, device: torch.device) -> str:
-    """Let a model begin a text; the generators of the training stay as they are."""
+    """Generate a text from its beginning; the training's random generators do not change."""
     draw = torch.Generator().manual_seed(SEED)
     written = [vocabulary.start]
     for _ in range(LENGTH):

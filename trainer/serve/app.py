@@ -26,8 +26,8 @@ from trainer.serve.refusal import Refusal
 from trainer.serve.reload import Reason, Watcher
 from trainer.serve.waiting import unless_gone, within
 
-SMALL = 2**14  # Bytes of JSON whose reading takes about as long as a request to a decoder.
-CLASSES = 20_000  # Of all samples of one answer.
+SMALL = 2**14  # Bytes of JSON whose parsing takes about as long as a request to a decoder.
+CLASSES = 20_000  # The most in one answer, over all its samples.
 
 
 class Server:
@@ -41,7 +41,7 @@ class Server:
 
     @asynccontextmanager
     async def life(self, _: FastAPI) -> AsyncIterator[None]:
-        """Watch for checkpoints and answer, from the start until after the last request."""
+        """Watch for checkpoints and answer requests, from the start until after the last one."""
         loop = asyncio.get_running_loop()
 
         def wait(why: Reason) -> None:
@@ -68,7 +68,7 @@ class Server:
         self.decoders.close()
 
     def take(self, serving: Serving) -> None:
-        """Answer with another checkpoint from the next batch on."""
+        """Serve another checkpoint from the next batch on."""
         offer, self.batcher.serving = serving.offer, serving
         if self.settings.handler:
             say(
@@ -159,7 +159,7 @@ class Server:
     async def read(
         self, body: bytes, content_type: str, kind: Kind
     ) -> tuple[Array | list[Any], int]:
-        """Read samples and the number of classes to answer; a large body in a decoder."""
+        """Read samples and the number of requested classes; a decoder reads large bodies."""
         limits = Limits(self.settings.queue, self.settings.pixels)
         if kind.handled and content_type == JSON:
             return json_values(read_object(body), limits.samples), 1

@@ -1,7 +1,7 @@
 """The queue of samples, and the replicas that answer them in batches.
 
-A task for each replica takes a batch when the replica is free; a thread computes it. All other work
-happens in the event loop's thread, so this module needs no locks.
+Each replica has a task that takes a batch when the replica is free, and a thread that computes it.
+All other work is in the event loop's thread, so this module needs no locks.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Computing(Protocol):
     precision: str
 
     def scores(self, values: list[Any]) -> Any:
-        """Return what is answered for each sample: a row of scores, a value, or its fault."""
+        """Return the answer for each sample: a row of scores, a value, or its fault."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Batcher:
     async def reserve(self, count: int) -> None:
         """Reserve places in the queue, or raise Refusal; each must be used by `put` or freed.
 
-        Small requests would take each free place at once, so that a large one would never find
-        enough. So one large request at a time waits, and others are refused meanwhile.
+        Small requests would take each free place at once, and a large one would never find enough.
+        So one large request at a time waits, and others are refused meanwhile.
         """
         most = self._settings.queue
         if count > most:
@@ -126,7 +126,7 @@ class Batcher:
         self._waiting.append(sample)
         future.add_done_callback(lambda _: self._leave(sample))
         self._hurry = self._hurry or urgent
-        # The replicas are notified of the first sample and of a full batch only.
+        # Replicas are only notified of the first sample and of a full batch.
         if urgent or len(self._waiting) in (1, self._settings.size):
             self._arrived.set()
         return future
@@ -147,7 +147,7 @@ class Batcher:
                     await asyncio.wait_for(self._arrived.wait(), left)
 
     def _pop(self, size: int) -> list[Sample]:
-        """Take up to `size` samples out, and free their places."""
+        """Remove up to `size` samples from the queue, and free their places."""
         batch = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
         self.free(len(batch))
         self._hurry = self._hurry and bool(self._waiting)
@@ -160,7 +160,7 @@ class Batcher:
             self.free(1)
 
     async def work(self, replica: int) -> None:
-        """Answer batch after batch; a newer checkpoint is used from the next batch on."""
+        """Answer batches in a loop; use a newer checkpoint from the next batch on."""
         while True:
             batch = await self._take()
             serving = self.ready()
@@ -187,8 +187,8 @@ class Batcher:
 
     @staticmethod
     def _fits(sample: Sample, model: Computing) -> bool:
-        """Whether a sample is for this model; otherwise it was for one of another training."""
-        # An unknown character would be a GPU error, which makes the GPU unusable for the process.
+        """Whether a sample is for a model of this kind; if not, refuse it."""
+        # An index out of range would be a CUDA error, after which the process cannot use the GPU.
         if sample.kind is model.kind or sample.kind == model.kind:
             return True
         refusal = Refusal(503, "the model has just been replaced by another kind", "ask /model")

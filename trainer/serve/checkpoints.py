@@ -2,7 +2,7 @@
 
     GET /checkpoints                 a list of the complete ones: name, step, accuracy, host,
                                      time of writing, files with sizes, and the values of the
-                                     manifest by which a server chooses
+                                     manifest that a server needs for its choice
     GET /checkpoints/<name>/<file>   manifest.json or state.pt
     GET /health                      200
 
@@ -11,8 +11,8 @@
     KIT_CHECKPOINT_TOKEN   name of the secret with the token or the cluster's key, which clients
                            need except at /health; default: none
     KIT_HOST               as of the server (config.py)
-    KIT_ADDRESS            names or addresses, separated by commas: it listens at the one of this
-                           host; default: 0.0.0.0, on all interfaces
+    KIT_ADDRESS            names or addresses, separated by commas: it listens at this host's
+                           one; default: 0.0.0.0, on all interfaces
 
 Standard library only, some 20 MB of memory, and no writes. A checkpoint that is pruned while a
 client reads it stays readable for that client, as its files are open.
@@ -44,7 +44,7 @@ from trainer.serve.refusal import Refusal
 FILE = re.compile(rf"/checkpoints/({NAME})/({re.escape(MANIFEST)}|{re.escape(STATE)})")
 HEADERS = 2**14  # Bytes of a request's head.
 CHUNK = 2**22  # Bytes of a file that are sent at a time.
-PATIENCE = 30  # Seconds that a client has to receive a chunk.
+PATIENCE = 30  # Seconds for a client to receive a chunk.
 
 
 def described(found: Found, host: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Connection:
         self.reader, self.writer = reader, writer
 
     def drop(self, _: Refusal, *, at_once: bool = False) -> None:  # noqa: ARG002
-        """End it at once: the clients are servers, which ask again."""
+        """End it at once: the clients are servers, which try again."""
         self.writer.transport.abort()
 
 
@@ -132,7 +132,7 @@ class Endpoint:
     def _refused(
         self, method: str, path: str, headers: dict[str, str]
     ) -> tuple[int, dict[str, str]] | None:
-        """Status and text for a request from another website, or without the token."""
+        """Status and text of the refusal of a request; None if it is allowed."""
         if method not in ("GET", "HEAD"):
             return 405, {"error": f"{method[:20]} is not answered", "fix": "send GET"}
         host = headers.get("host", "")
@@ -164,7 +164,7 @@ class Endpoint:
 
 
 async def linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """End the answer and drop what the client still sends: otherwise it might lose the answer."""
+    """End the answer, and drop further input of the client, which might lose it otherwise."""
     writer.write_eof()
     with suppress(TimeoutError):
         async with asyncio.timeout(BODY):

@@ -7,7 +7,7 @@ import h11
 
 from trainer.checkpoints.manifest import shown
 
-PATIENCE = 20.0  # Seconds for an answer; a large one may take longer, at RATE at least.
+PATIENCE = 20.0  # Seconds for an answer; a large one has more time, by RATE.
 RATE = 2**19  # Bytes a second.
 CHUNK = 2**20  # Bytes read at a time.
 HEAD = 2**14  # Bytes of an answer's head.
@@ -16,7 +16,7 @@ Address = tuple[str, int]
 
 
 class SourceError(Exception):
-    """A source has not answered as it should; it may do so later."""
+    """A source has not answered correctly; it may do so later."""
 
 
 class LengthError(SourceError):
@@ -34,7 +34,7 @@ async def get(address: Address, path: str, most: int, token: bytes | None) -> by
             finally:
                 writer.transport.abort()
     except TimeoutError as error:
-        # Without figures, which would differ each time: equal warnings are printed once.
+        # Omit figures, which would differ each time: equal warnings are printed once.
         raise SourceError(f"its answer to {path} is not complete in time") from error
     except OSError as error:
         raise SourceError(f"it cannot be reached ({error.strerror or error})") from error
@@ -87,7 +87,7 @@ def _check_head(head: h11.Response, path: str, most: int) -> None:
         raise SourceError(f"it answers {head.status_code} to {path}")
     if (encoding := headers.get(b"content-encoding", "identity")) != "identity":
         raise SourceError(f"it has encoded {path}, as {shown(encoding)}")
-    # A body in chunks has no length in advance, and tiny chunks would cost much time.
+    # A chunked body has no length in advance, and tiny chunks would take much time.
     if (length := headers.get(b"content-length")) is None:
         raise SourceError(f"it does not say how long {path} is")
     if int(length) > most:

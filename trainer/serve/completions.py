@@ -27,7 +27,7 @@ NUMBERS: dict[str, tuple[str, float, float, float]] = {
     "temperature": ("a number", 0, 2, 1.0),
     "top_p": ("a number", 0.001, 1, 1.0),
 }
-# Keys that change nothing here, by the only values that mean so.
+# Keys without an effect here, with the only values that are allowed.
 FIXED: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "best_of": (None, 1),
@@ -122,7 +122,7 @@ def stops(value: Any) -> tuple[str, ...]:
 
 
 class Piece(NamedTuple):
-    """A piece of a text; `finish` is why it ends there, `tokens` the number of all so far."""
+    """A piece of a text; `finish` is why the text ends, `tokens` the number of tokens so far."""
 
     text: str
     finish: str | None
@@ -130,12 +130,12 @@ class Piece(NamedTuple):
 
 
 async def pieces(drawn: AsyncIterator[str], request: Request) -> AsyncIterator[Piece]:
-    """Yield the text in pieces, without a sequence that ends it and what follows.
+    """Yield the text in pieces, up to the first stop sequence.
 
-    The end of a piece that may begin such a sequence is held back.
+    The end of a piece is held back if a stop sequence may begin there.
     """
     held, count = request.prompt if request.echo else "", 0
-    searched = len(held)  # Sequences in the prompt end nothing.
+    searched = len(held)  # Stop sequences in the prompt are ignored.
     async for each in drawn:
         held, count = held + each, count + 1
         found = [at for stop in request.stops if (at := held.find(stop, searched)) >= 0]
@@ -150,7 +150,7 @@ async def pieces(drawn: AsyncIterator[str], request: Request) -> AsyncIterator[P
 
 
 def overhang(held: str, stops: tuple[str, ...]) -> int:
-    """Return the length of the longest end of a text with which a sequence begins."""
+    """Return the length of the longest suffix of a text that is a prefix of a stop sequence."""
     most = max((len(stop) - 1 for stop in stops), default=0)
     sizes = range(min(most, len(held)), 0, -1)
     return next((n for n in sizes if any(stop.startswith(held[-n:]) for stop in stops)), 0)
@@ -178,7 +178,7 @@ class Answer:
         }
 
     async def events(self, first: Piece, rest: AsyncIterator[Piece]) -> AsyncIterator[str]:
-        """Yield the answer as server-sent events; a failure on the way is the last but one."""
+        """Yield the answer as server-sent events; a failure is an event before the last one."""
         last = first
         try:
             yield self._event(first)

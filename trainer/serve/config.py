@@ -3,12 +3,12 @@
     KIT_SERVER               path of the server's file (JSON)
     KIT_CHECKPOINTS          the job's checkpoints on this host, if any; default: /checkpoints
     KIT_CHECKPOINT_SOURCES   http://host:port of other hosts' endpoints, separated by commas
-    KIT_CHECKPOINT_TOKEN     name of the secret that they want; default: that of token
-    KIT_REPLICAS             its GPUs, each with a copy of the model; on CPUs: copies
+    KIT_CHECKPOINT_TOKEN     name of the secret for these endpoints; default: that of token
+    KIT_REPLICAS             number of copies of the model: one for each GPU, or on CPUs
     KIT_CODE                 a file in the folder with the Python of the job's own model, if any
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_ADDRESS              where it listens; default: at all addresses
-    NVIDIA_VISIBLE_DEVICES   as in training: if it names GPUs, they must be there
+    NVIDIA_VISIBLE_DEVICES   as in training: if it names GPUs, they must be usable
     /run/secrets/<token>     the bearer token, or the variable of that name
 
 Standard library only; every mistake is a LaunchError, whose message says what to do.
@@ -26,7 +26,7 @@ from trainer.contract.bearer import read_token
 from trainer.contract.own import REFERENCE
 from trainer.launcher.errors import LaunchError
 
-# Key: type, least, most. 2^31: more than any machine needs.
+# Key: type, least, most. 2^31 is more than any machine needs.
 NUMBERS: dict[str, tuple[type, float, float]] = {
     "port": (int, 1, 65535),
     "size": (int, 1, 65536),
@@ -70,18 +70,18 @@ class Settings:
     job: str  # The job that wrote the checkpoints.
     checkpoint: str  # newest, best (by its score), or a checkpoint's name.
     port: int
-    size: int  # Samples of a batch at most.
+    size: int  # The most samples in a batch.
     window: float  # Seconds that the first sample of a batch waits for others.
     queue: int  # Samples that may wait.
-    timeout: float  # Seconds that a sample may take, waiting included.
-    body: int  # Bytes of a request at most.
-    pixels: int  # Of an uploaded picture at most.
+    timeout: float  # Seconds that a sample may take, including its wait.
+    body: int  # The most bytes in a request.
+    pixels: int  # The most pixels in an uploaded picture.
     token: bytes | None  # The bearer token of clients.
-    key: bytes | None  # That of other hosts' endpoints.
+    key: bytes | None  # The bearer token for other hosts' endpoints.
     allowed_hosts: frozenset[str]  # Allowed names besides addresses and plain names.
     poll: float  # Seconds between two checks for a newer checkpoint.
     access_log: str  # lines, json or none.
-    model: str  # The only custom one that it imports, `module:function`; "": none.
+    model: str  # The only custom model that it imports, `module:function`; "": none.
     handler: str  # A custom class that answers, `module:class`; "": none.
     host: str
     address: str

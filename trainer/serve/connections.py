@@ -1,9 +1,9 @@
 """Limits the connections, time and memory that clients may use. Standard library only.
 
 Either a connection waits for its client to send a head or a body or to receive an answer, or the
-client waits for the server. The first kind of wait has a deadline. If there is no room for another
-connection or for more of a body, the connection that has waited longest for its client is dropped:
-its request, if there is one, gets an answer that says why. uvicorn's `limit_concurrency` refuses
+client waits for the server. The first kind of wait has a deadline. If a limit of connections or
+memory is reached, the connection that has waited longest for its client is dropped:
+its request, if there is one, gets an answer with the reason. uvicorn's `limit_concurrency` refuses
 the newest connection instead, which helps an attacker.
 """
 
@@ -16,9 +16,9 @@ from trainer.serve.refusal import Refusal
 
 MOST = 1024  # Connections.
 BACKLOG = 512  # Connections that are accepted at a time.
-OWN = 64  # File descriptors for everything else.
+OWN = 64  # Other file descriptors.
 MEMORY = 64 * 2**20  # Bytes of bodies and of answers at a time.
-SMALL = 2**16  # Bytes of a connection that are not counted: MOST bounds them.
+SMALL = 2**16  # Bytes of a connection that are not counted, as MOST limits them.
 HEAD, IDLE, BODY = 10.0, 30.0, 10.0  # Seconds for a head, without a request, between two parts.
 RATE = 2**15  # Bytes a second that a body must have on average.
 EVERY = 1.0  # Seconds between two checks for late connections.
@@ -31,9 +31,9 @@ class Connection(Protocol):
     """A connection with limits."""
 
     def drop(self, refusal: Refusal, *, at_once: bool = False) -> None:
-        """End it, after a refusal if its request has no answer yet.
+        """End the connection, after a refusal if its request has no answer yet.
 
-        Its client may still read the refusal, unless the connection ends at once.
+        The client can still read the refusal, unless the connection ends at once.
         """
 
 
@@ -52,7 +52,7 @@ class Connections:
         return self._held
 
     def enter(self, connection: Connection) -> bool:
-        """Add a connection; False if there are too many, and all are being answered."""
+        """Add a connection; return False if there are too many, and all are being answered."""
         self._count += 1
         if self._count > self._most and not self._drop(self._waiting, busy(CROWD), at_once=True):
             return False
@@ -71,7 +71,7 @@ class Connections:
         self._waiting[connection] = monotonic() + seconds
 
     def extend(self, connection: Connection, seconds: float) -> None:
-        """Extend the deadline of a client that sends; the start of its wait stays."""
+        """Extend the deadline of a client that sends; keep the start of its wait."""
         if connection in self._waiting:
             self._waiting[connection] = monotonic() + seconds
 
@@ -80,9 +80,9 @@ class Connections:
         self._waiting.pop(connection, None)
 
     def hold(self, connection: Connection, size: int) -> bool:
-        """Record the bytes that a connection holds; False if there is no room for them.
+        """Record the bytes that a connection holds; return False if they exceed the memory.
 
-        The connection itself may be the one that is dropped.
+        This may drop other connections, or this one.
         """
         counted = max(0, size - SMALL)
         self._held += counted - self._sizes.pop(connection, 0)
@@ -102,7 +102,7 @@ class Connections:
     def _drop(
         self, candidates: Iterable[Connection], refusal: Refusal, *, at_once: bool = False
     ) -> bool:
-        """Drop the first of the waiting candidates; False if there is none."""
+        """Drop the first of the waiting candidates; return False if there is none."""
         found = next(iter(candidates), None)
         if found is None:
             return False
@@ -118,7 +118,7 @@ def busy(why: tuple[str, str]) -> Refusal:
 
 
 def time_left(began: float, size: int) -> float:
-    """Return the seconds that a client has for more of a body of which it has sent `size` bytes."""
+    """Return the seconds for the next part of a body, after `size` bytes have arrived."""
     return min(BODY, began + BODY + size / RATE - monotonic())
 
 

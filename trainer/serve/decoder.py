@@ -1,6 +1,6 @@
 """A process that reads the bodies of requests: python3 -m trainer.serve.decoder, see decoding.py.
 
-A harmful body cannot stop the server: a decoder may be killed at any time, and its memory is
+A malicious body cannot stop the server: a decoder may be killed at any time, and its memory is
 limited. It never imports torch.
 
     standard input    frames: a task (JSON), then the body

@@ -1,8 +1,8 @@
 """The processes that read the bodies of requests (decoder.py), with deadlines.
 
-Neither json.loads nor Pillow can be interrupted, and a client can make both hold the interpreter's
-lock for seconds. The processes answer with numbers and JSON, not with pickles: one that is
-compromised gains nothing more.
+Neither json.loads nor Pillow can be interrupted, and a client can make both hold the global
+interpreter lock for seconds. The processes answer with numbers and JSON, not with pickles, so a
+compromised process cannot run code in the server.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ GONE = 0.5  # Seconds to finish after the client has left: a new process costs a
 
 
 class Decoder:
-    """One process."""
+    """A decoder process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls) -> "Decoder":
-        """Start one; raises OSError."""
+        """Start a process; raises OSError."""
         environ = {name: os.environ[name] for name in INHERITED if name in os.environ}
         return cls(
             await asyncio.create_subprocess_exec(
@@ -64,7 +64,7 @@ class Decoder:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended, or the kernel has killed it because memory was short."""
+        """Whether the process has ended, for example because the kernel killed it for memory."""
         return self._process.returncode is not None
 
     def kill(self) -> None:
@@ -80,7 +80,7 @@ class Decoders:
 
     def __init__(self) -> None:
         count = min(MOST, max(FEWEST, len(os.sched_getaffinity(0))))
-        # The last used one is used first: others need not be started.
+        # The last used process is used first: others need not be started.
         self._free: asyncio.LifoQueue[Decoder | None] = asyncio.LifoQueue()
         for _ in range(count):
             self._free.put_nowait(None)
@@ -109,7 +109,7 @@ class Decoders:
     async def _work(
         self, decoder: Decoder | None, task: dict[str, Any], body: bytes
     ) -> tuple[dict[str, Any], bytes]:
-        """Read a body with a decoder, or start one; afterwards the decoder is free or dead."""
+        """Read a body with a decoder, or start one; then free the decoder, or kill it."""
         unharmed = False
         try:
             async with asyncio.timeout(SECONDS):
@@ -131,7 +131,7 @@ class Decoders:
         return result
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         for work in self._working:
             work.cancel()
         while not self._free.empty():

@@ -11,7 +11,7 @@ EVERY = 10.0  # Seconds between two checks.
 
 
 class Gpus:
-    """The GPUs that nvidia-smi lists; none if the server was given none."""
+    """The GPUs that nvidia-smi lists; none if the server has none."""
 
     def __init__(self) -> None:
         """Log the GPUs as the launcher does; raises LaunchError if one is missing."""

@@ -26,7 +26,7 @@ GUARDED = (
 )
 COUNTED = (*GUARDED, "/", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 HEADERS = {
-    # Scripts only from the page's own files; images also from files, the clipboard and the board.
+    # Scripts only from the page's own files; images also from files, clipboard and drawing board.
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -45,7 +45,7 @@ def refused(refusal: Refusal, path: str = "") -> JSONResponse:
     # Text from the request may be impossible to encode.
     texts = {"error": refusal.error, "fix": refusal.fix}
     content = {key: text.encode(errors="replace").decode() for key, text in texts.items()}
-    if refusal.status == 500:  # Its reason is in the log, beside this.
+    if refusal.status == 500:  # The log has the reason, with this id.
         content["request"] = REQUEST.get()
     if path.startswith(OPENAI):
         return JSONResponse(openai_error(refusal, content), refusal.status, refusal.headers)
@@ -144,7 +144,7 @@ class Guard:
         else:
             limits.answer(connection)
         try:
-            # At once, and not after the body: the connection drops that.
+            # Refuse before the body has arrived: the connection drops the rest.
             if refusal := connection.refusal or self._refusal(scope):
                 await refused(refusal, scope["path"])(scope, counted, dressed)
             else:

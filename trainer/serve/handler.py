@@ -30,7 +30,7 @@ from trainer.serve.offers import Offer
 from trainer.serve.reload import Reason
 
 Stamp = tuple[tuple[str, int, int], ...]
-"""Name, size and time (ns) of each file: another value means that a file has changed."""
+"""Name, size and time (ns) of each file: it differs if a file has changed."""
 
 
 class HandlerModel:
@@ -54,9 +54,9 @@ class HandlerModel:
             self._handler.load(folder)
 
     def scores(self, values: list[Any]) -> list[Any]:
-        """Return an answer for each input, or the fault in it.
+        """Return an answer for each input, or its fault.
 
-        If a batch fails, its inputs are computed one by one: others' faults are theirs alone.
+        If a batch fails, its inputs are computed one by one: a fault affects only its own input.
         """
         try:
             return self._predict(values)
@@ -88,7 +88,7 @@ class HandlerModel:
 
 
 class HandlerWatcher(threading.Thread):
-    """Loads the handler, and again when the files have changed and rest; it has its own thread."""
+    """A thread that loads the handler, and reloads it when files have changed and settled."""
 
     def __init__(
         self,
@@ -105,18 +105,18 @@ class HandlerWatcher(threading.Thread):
         self._before: Stamp | None = None
 
     def run(self) -> None:
-        """Look until `end` is called."""
+        """Check at intervals until `end` is called."""
         while not self._ended.is_set():
             self.look()
             self._ended.wait(self._settings.poll)
 
     def end(self) -> None:
-        """Stop looking."""
+        """Stop the checks."""
         self._ended.set()
         self.join(1)
 
     def look(self) -> None:
-        """Load the files if they are new and did not change since the last look."""
+        """Load the files if they are new and did not change since the last check."""
         found = stamp(self._settings.folder)
         rest, self._before = found == self._before, found
         if not found:
@@ -142,7 +142,7 @@ class HandlerWatcher(threading.Thread):
 
 
 def stamp(folder: Path) -> Stamp:
-    """Return the stamp of the files in a folder and below, without hidden ones."""
+    """Return the stamp of all files below a folder, without hidden ones."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -1,8 +1,8 @@
 """Reads the samples in the body of a request.
 
 Small bodies are read in the server's process, others in a decoder (decoder.py), whose time and
-memory do not affect other requests. A request is refused before large objects are made from it:
-types and lengths are checked while lists are walked, and numpy never gets text.
+memory do not affect other requests. A request is refused before large objects are created from it:
+types and lengths are checked during the traversal of lists, and numpy never gets text.
 """
 
 import base64
@@ -20,13 +20,13 @@ from trainer.serve.pictures import decode
 from trainer.serve.refusal import Refusal
 
 TOP = 10  # Default number of classes in an answer.
-DEPTH = 4  # Depth of nested lists at most: samples, channels, rows, pixels.
+DEPTH = 4  # The most levels of nested lists: samples, channels, rows, pixels.
 DIGITS = 7  # Of a number of classes.
 JSON, FORM = "application/json", "multipart/form-data"
 JSON_FIX = 'send JSON such as {"inputs": [...]} or {"image": "<base64>"}'
 FORM_FIX = "send a form (multipart/form-data) whose field image is a file"
-PARTS = 2  # Of a form at most.
-HALF = re.compile(r"\\u[dD][89a-fA-F]")  # Of a character in JSON; alone it is no text.
+PARTS = 2  # The most parts of a form.
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # A surrogate in JSON; a single one is not valid text.
 
 
 class Limits(NamedTuple):
@@ -37,10 +37,10 @@ class Limits(NamedTuple):
 
 
 def read_object(body: bytes, fix: str = JSON_FIX) -> dict[str, Any]:
-    """Read the JSON object in a body, whose texts can all be encoded; raises Refusal."""
+    """Read the JSON object in a body, and check that its texts are valid; raises Refusal."""
     try:
         content = json.loads(text := body.decode(json.detect_encoding(body)))
-        if HALF.search(text):  # Of most bodies, this is all the work.
+        if HALF.search(text):  # For most bodies, the search is the only cost.
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON ({error})", fix) from error
@@ -50,7 +50,7 @@ def read_object(body: bytes, fix: str = JSON_FIX) -> dict[str, Any]:
 
 
 def require_keys(content: dict[str, Any], *known: str) -> None:
-    """Raise Refusal if an object has another key: a misspelt one would be ignored otherwise."""
+    """Raise Refusal if an object has an unknown key: a misspelt one would be ignored otherwise."""
     if unknown := [key for key in content if key not in known]:
         shown = json.dumps(unknown[0][:100], ensure_ascii=not unknown[0].isprintable())
         raise Refusal(422, f"{shown}: is no key of this request", f"send {', '.join(known)} alone")

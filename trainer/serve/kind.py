@@ -1,4 +1,4 @@
-"""The inputs and classes of a model. Without torch, as the decoders import this module."""
+"""The inputs and classes of a model. It does not import torch, as decoders use this module."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,7 +21,7 @@ class Kind:
     shape: tuple[int, ...]  # [C, S, S] or, of text, [T] at most.
     labels: tuple[str, ...]  # Names of the classes; for text, the characters.
     largest: int  # The value of a white pixel.
-    values: str = ""  # For custom data, the type of the numbers; else there are pictures.
+    values: str = ""  # For custom data, the type of the numbers; "" for pictures and text.
     resize: int = 0  # As of `View`: for photographs.
     interpolation: str = "bilinear"  # As of `View`.
     tokenizer: str = ""  # Of text as tokens, which has no labels: a tokenizer.json.

@@ -5,13 +5,13 @@ from contextlib import suppress
 
 from trainer.launcher.container import CGROUP
 
-# Several are fetched at a time. One that is loaded needs memory for its file, tensors and model,
+# Several are fetched at a time. During its load, one needs memory for its file, tensors and model,
 # beside the served model.
 SHARE = 8
 
 
 def largest_state() -> int:
-    """Return the maximal size of a checkpoint's state, in bytes."""
+    """Return the maximum size of a checkpoint's state, in bytes."""
     return available_memory() // SHARE
 
 

@@ -1,4 +1,4 @@
-"""The figures at /metrics for Prometheus, and the line a minute in the log."""
+"""The metrics at /metrics for Prometheus, and the log line of each minute."""
 
 import statistics
 from collections import Counter as Tally
@@ -59,9 +59,9 @@ class Metrics:
         self.failures = Counter("kit_serve_failures", "Batches that failed", registry=registry)
 
     def exposed(self, *, of_model: bool) -> bytes:
-        """Return the figures for Prometheus; those of the model need the token.
+        """Return the metrics for Prometheus, including those of the model if `of_model`.
 
-        The others are open: Prometheus would need the secret for them otherwise.
+        These need the token; the others are open, so that Prometheus needs no secret.
         """
         found = generate_latest(self._registry)
         return found + generate_latest(self._of_model) if of_model else found

@@ -53,7 +53,7 @@ SHAPES = {
 }
 
 
-LARGEST_SIDE = 1024  # As for `image_size`: a checkpoint's value must not use up the memory.
+LARGEST_SIDE = 1024  # As for `image_size`: a checkpoint's value must not exhaust the memory.
 
 
 class Content:
@@ -94,8 +94,8 @@ class Content:
             raise UnusableError("it was not made by this trainer (its labels are no list of texts)")
         if is_own(name):
             return own_kind(train, labels, described)
-        # The last layer gives the scores, in SqueezeNet a convolution; gpt may use its embedding of
-        # tokens for them.
+        # The last layer computes the scores; in SqueezeNet it is a convolution, in gpt it may be
+        # the embedding of tokens.
         layers = [weight for weight in self.weights.values() if weight.ndim in (2, 4)]
         if not layers and not is_own(train.model):
             raise UnusableError("none of its weights has two or four dimensions: it has no classes")
@@ -136,7 +136,7 @@ def has_average(job: dict[str, Any]) -> bool:
 def read_view(described: Any, usual: View) -> View:
     """Return how pictures are prepared, as a checkpoint describes it; raises UnusableError."""
     found = described.get("view") if isinstance(described, dict) else None
-    if found is None:  # Of an older trainer, or of images of a fixed size.
+    if found is None:  # From an older trainer, or for images of a fixed size.
         return usual
     view = View(**found)
     sides = (view.side, view.resize)
@@ -182,7 +182,7 @@ def read_train(job: dict[str, Any], own: str) -> Train:
 
 
 def require_stored(state: bytes) -> None:
-    """Raise UnusableError for compressed files: they would grow in memory; torch writes none."""
+    """Raise UnusableError for compressed files, which expand in memory; torch writes none."""
     try:
         with zipfile.ZipFile(io.BytesIO(state)) as archive:
             if sum(each.file_size for each in archive.infolist()) > len(state):
@@ -250,7 +250,7 @@ class Model:
         padded = torch.zeros(len(values), int(lengths.max()), dtype=torch.int64)
         for row, value in zip(padded, values, strict=True):
             row[: len(value)] = torch.from_numpy(value)
-        # Attention is causal, so that padding at the end of rows changes nothing.
+        # Attention is causal, so padding at the end of rows has no effect.
         found = self._run(padded)[torch.arange(len(values)), :, lengths - 1]
         return found.cpu().numpy()
 
@@ -263,7 +263,7 @@ class Model:
         return floated(found)
 
     def warm_up(self, size: int) -> None:
-        """Answer the smallest and the largest batch: the first of a size is slow."""
+        """Compute the smallest and the largest batch: the first batch of a size is slow."""
         if self._answer:
             self._try(size)
             return
@@ -287,7 +287,7 @@ class Model:
 
 
 def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
-    """Return a data set that suffices to build a model and to prepare its inputs.
+    """Return a minimal data set for building a model and preparing its inputs.
 
     `description` is from the checkpoint; old ones have none.
     """
@@ -334,6 +334,6 @@ def precision(wish: str, device: torch.device) -> str:
 
 
 def devices(count: int) -> list[torch.device]:
-    """Return a device for each replica: GPUs if there are any, else the CPU."""
+    """Return a device for each replica: GPUs if there are any, otherwise the CPU."""
     gpus = usable_gpus(os.environ)
     return [torch.device("cuda", n) if n < gpus else torch.device("cpu") for n in range(count)]

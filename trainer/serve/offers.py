@@ -26,7 +26,7 @@ class Offer:
     sha256: str  # Of the state.
     size: int  # Bytes of the state.
     address: Address | None  # Of the source; None: this host's own folder.
-    score: float | None = None  # By which the best is the best (checkpoints/manifest.py).
+    score: float | None = None  # Selects the best checkpoint (checkpoints/manifest.py).
     figure: str = ""  # The meaning of the score, for people.
 
     @property
@@ -69,9 +69,9 @@ def candidates(
     """Return the offers that are better than the served one, the best first.
 
     The best has the highest score, of equals the highest step. The newest has the highest step. A
-    lower step is used only if it was written later and no source
-    has the served checkpoint any more: then the job was restarted from the beginning. `known` are
-    offers of sources that do not answer at present.
+    lower one is used only if it was written later and no source has the served checkpoint any more:
+    then the job was restarted from the beginning. `known` are offers of sources that do not answer
+    at present.
     """
 
     def rank(offer: Offer) -> tuple[float, int]:

@@ -44,13 +44,13 @@ def add_openai(app: FastAPI, server: Server) -> None:
         found = pieces(drawn(server, wanted.wish, kind), wanted)
         if not wanted.stream:
             return JSONResponse(answer.whole(await unless_gone(request, collected(found))))
-        # The first piece comes before the answer's head: its refusal has a status of its own.
+        # Get the first piece before the answer's head is sent: its refusal sets the status.
         first = await unless_gone(request, first_of(found))
         return StreamingResponse(answer.events(first, found), media_type="text/event-stream")
 
 
 async def drawn(server: Server, wish: text.Wish, kind: Kind) -> AsyncIterator[str]:
-    """Yield what each token adds to the text, "" within a character; raises Refusal."""
+    """Yield the text that each token adds, "" within a character; raises Refusal."""
     await server.batcher.reserve(1)
     tokens, told = list[int](), 0
     found = text.drawn(server.batcher, wish, kind, server.settings.timeout)

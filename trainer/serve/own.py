@@ -1,4 +1,4 @@
-"""Custom models: what a checkpoint says of their inputs, and their function's answers."""
+"""Custom models: the description of their inputs in checkpoints, and their own answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.data.samples import Samples
 from trainer.serve.kind import Array, Kind
 
 TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
-LARGEST = 2**24  # Values of a sample: a checkpoint's shape must not use up the memory.
+LARGEST = 2**24  # Values of a sample: a checkpoint's shape must not exhaust the memory.
 DIMENSIONS = 8
 
 
@@ -58,7 +58,7 @@ def own_kind(train: Train, labels: list[str], described: Any) -> Kind:
 
 
 def own_stand_in(kind: Kind) -> OwnData:
-    """Return a data set that suffices to build a model for custom data."""
+    """Return a minimal data set for building a model for custom data."""
     nothing = torch.zeros(1)
     empty = Samples(nothing, nothing)
     return OwnData(
@@ -94,7 +94,7 @@ def answer_with(train: Train) -> Callable[[Any, int], list[Any]]:
 
 
 def probe(kind: Kind, draw: torch.Generator) -> Array:
-    """Return a sample to try a model with: normal numbers, or zeros of a type without fractions."""
+    """Return a test sample for a model: normally distributed numbers, or zeros of integer types."""
     if kind.integers:
         return torch.zeros(kind.shape, dtype=torch.int64).numpy()
     return torch.randn(kind.shape, generator=draw).numpy()

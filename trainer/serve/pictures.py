@@ -16,7 +16,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 DRAWN = ("digits", "mnist")  # Data sets of handwriting, white on black.
 WORKING = 128  # Pixels a side while handwriting is scaled and centred.
 LONGEST = 2**14  # Pixels a side of a picture.
-SCANS = 64  # Of a progressive JPEG; programs make some 10. Each costs a pass over all pixels.
+SCANS = 64  # Of a progressive JPEG; encoders write about 10. Each needs a pass over all pixels.
 INK = 0.3  # Share of white pixels in an image of digits, about equal for all digits.
 
 
@@ -37,7 +37,7 @@ def decode(content: bytes, kind: Kind, most: int) -> Array:
 
 
 def check_costs(image: Image.Image, content: bytes, most: int) -> None:
-    """Refuse, by its header, a picture whose decoding would need too much time or memory."""
+    """Refuse a picture if its header shows that decoding needs too much time or memory."""
     size = f"{image.width} x {image.height} pixels"
     if image.width * image.height > most:
         raise Refusal(413, f"the picture has {size}", f"send one of {most} pixels at most")
@@ -48,7 +48,7 @@ def check_costs(image: Image.Image, content: bytes, most: int) -> None:
 
 
 def fitted(image: Image.Image, kind: Kind) -> Array:
-    """Prepare a picture like those of the test: colours, size and, for digits, position."""
+    """Prepare a picture like test images: colours, size and, for digits, position."""
     channels, side, _ = kind.shape
     if clear := image.has_transparency_data:
         image = eight_bits(image)
@@ -71,7 +71,7 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
         pixels = on_black(turned.convert("L"), side)[None]
     else:
         grey = turned.convert("L")
-        # A picture of the model's size is regarded as one of its data set, which has no alpha.
+        # An opaque picture of the model's size is regarded as an image of its data set.
         own = grey.size == (side, side) and not clear
         pixels = np.array(grey if own else handwriting(grey, kind))[None]
     return pixels.astype(np.float32) * np.float32(kind.largest / 255)
@@ -106,8 +106,8 @@ def handwriting(image: Image.Image, kind: Kind) -> Image.Image:
     Those of MNIST fill a box of 20 of 28 pixels around their centre of mass (LeCun et al. 1998).
     Those of digits fill the image from top to bottom, with lines so thick that a share INK is white
     (Alpaydin and Kaynak 1998; measured on the 1,797 images in scikit-learn). In four trainings the
-    thickness raised the accuracy on drawings by three widths of a pen from 92.2 % to 95.3 %. The
-    server does this and not its page, as photographs of digits need it too.
+    thickness raised the accuracy on drawings with three pen widths from 92.2 % to 95.3 %. The
+    server does this, not its page, as photographs of digits need it too.
     """
     values = np.asarray(image, np.float32)
     border = np.concatenate((values[0], values[-1], values[:, 0], values[:, -1]))
@@ -136,7 +136,7 @@ def handwriting(image: Image.Image, kind: Kind) -> Image.Image:
 
 
 def thickened(canvas: Image.Image) -> Image.Image:
-    """Make lines, black and white, thicker or thinner until a share INK is white."""
+    """Make the lines of a black-and-white image thicker or thinner until a share INK is white."""
     blurred = canvas.filter(ImageFilter.GaussianBlur(WORKING * 0.047))
     # The drawing breaks ties of the blurred one.
     values = np.asarray(blurred, np.float32) + np.asarray(canvas, np.float32) / 100

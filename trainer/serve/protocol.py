@@ -16,12 +16,12 @@ from trainer.serve.connections import HEAD, IDLE, Connections, time_left
 from trainer.serve.refusal import Refusal
 
 PIECE = 2**14  # Bytes that are parsed at a time.
-WASTE = 2**15  # Bytes of a request besides its body, as headers of tiny chunks: they cost time.
+WASTE = 2**15  # Bytes of a request besides its body, such as headers of tiny chunks.
 LINGER = 30.0  # Seconds for the rest of a request that is already answered.
 
 
 class Transport:
-    """asyncio's transport, except that the connection decides how to close it."""
+    """A wrapper of asyncio's transport; the connection decides how to close it."""
 
     def __init__(self, transport: Any, close: Callable[[], None]) -> None:
         self.asyncio = transport
@@ -29,7 +29,7 @@ class Transport:
         self.lingers = False
 
     def is_closing(self) -> bool:
-        """Whether nothing more is written."""
+        """Whether no more data can be written."""
         return self.lingers or bool(self.asyncio.is_closing())
 
     def __getattr__(self, name: str) -> Any:
@@ -41,8 +41,8 @@ class LimitedConnection(H11Protocol):
 
     A request may be answered before all of its body has arrived. If the connection was closed then,
     the kernel would reset it, and the client, which still sends, would lose the answer. So it
-    lingers, as nginx's `lingering_close`: its own direction is closed, and what arrives is dropped
-    until the client ends it too. To read the body first would cost for bodies that nobody needs,
+    lingers, as nginx's `lingering_close`: its sending side is closed, and input is dropped until
+    the client closes the connection too. Reading the body first would waste time on unused bodies,
     and a client with `Expect: 100-continue` would send them.
     """
 
@@ -52,11 +52,11 @@ class LimitedConnection(H11Protocol):
     def __init__(self, limits: Connections, **options: Any) -> None:
         super().__init__(**options)
         self.limits = limits
-        self._asks = False  # A request has begun, but not its answer.
+        self._asks = False  # Whether a request has begun, but not its answer.
         self._received = 0  # Bytes since the request began.
         self.taken = 0  # Bytes of its body that the application has read.
-        self._closed = 0.0  # When it has begun to linger.
-        self._dropped = 0  # Bytes since then.
+        self._closed = 0.0  # Time at which it began to linger.
+        self._dropped = 0  # Bytes that it has received since then.
 
     @property
     def incomplete(self) -> bool:
@@ -76,7 +76,7 @@ class LimitedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Process a part of a request; its application finds this connection in CONNECTION."""
+        """Process a part of a request; the application gets this connection from CONNECTION."""
         if self.transport.lingers:
             self._dropped += len(data)
             return self.limits.extend(self, self._left())
@@ -96,13 +96,13 @@ class LimitedConnection(H11Protocol):
         return None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP."""
+        """Refuse input that is not HTTP."""
         self._asks = True
         fix = f"send HTTP/1.1, with a head of {self.config.h11_max_incomplete_event_size} bytes"
         self.drop(Refusal(400, msg.removesuffix("."), f"{fix} at most"))
 
     def _wasteful(self) -> bool:
-        """Whether much more than the content of an incomplete body has arrived."""
+        """Whether the overhead of an incomplete body is too large."""
         if not self.incomplete:
             return False
         content = self.taken + len(self.cycle.body)
@@ -110,7 +110,7 @@ class LimitedConnection(H11Protocol):
 
     def finish(self) -> None:
         """Wait until the client has received the answer, and for its next request."""
-        if self not in self.connections:  # The client has gone.
+        if self not in self.connections:  # The client has disconnected.
             return self.limits.answer(self)
         self._asks, self._received, self.taken, self.refusal = False, 0, 0, None
         self.limits.hold(self, self.transport.get_write_buffer_size())
@@ -143,7 +143,7 @@ class LimitedConnection(H11Protocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Close the own direction, and drop what arrives."""
+        """Close the sending side, and drop further input."""
         self.transport.lingers, self._closed = True, monotonic()
         with suppress(OSError):  # The client has reset it.
             self.transport.write_eof()
@@ -157,7 +157,7 @@ class LimitedConnection(H11Protocol):
 
 
 def written(refusal: Refusal) -> bytes:
-    """Return the answer to a request that no application has, as its head is incomplete."""
+    """Return the bytes of a refusal for a request whose incomplete head no application has."""
     content = json.dumps({"error": refusal.error, "fix": refusal.fix}).encode()
     headers = {
         "Connection": "close",

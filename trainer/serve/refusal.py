@@ -2,9 +2,9 @@
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, mostly to a client's error.
-    """An answer that refuses a request: its status, what is wrong, what to do.
+    """An answer that refuses a request, with a status, an error and a remedy.
 
-    `key` is the wrong key of the request, if it is one.
+    `key` is the invalid key of the request, if there is one.
     """
 
     def __init__(

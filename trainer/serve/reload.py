@@ -1,6 +1,6 @@
-"""Looks for a better checkpoint every few seconds, loads it and has it served.
+"""Checks for a better checkpoint every few seconds, loads it and serves it.
 
-Each source and each candidate has its own task with deadlines: none waits for a slow one.
+Each source and each candidate has its own task with deadlines, so none waits for a slow one.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from trainer.serve.sources import Endpoint, OwnFolder, Pause, Source
 from trainer.serve.warnings import Warnings
 
 TOGETHER = 1.0  # Seconds to wait for the answers of sources before a choice.
-ALONE = 10.0  # Seconds of a fetch from another host before another may begin beside it.
+ALONE = 10.0  # Seconds of a fetch from another host before a concurrent one may begin.
 FETCHES = 3  # Concurrent fetches from other hosts.
-ASKED = 64  # Sources that are asked concurrently.
+ASKED = 64  # Concurrent requests to sources.
 SILENT = 60.0  # Seconds after which the last list of a silent source is ignored.
 
 
 class Reason(NamedTuple):
     """Why no checkpoint is served yet."""
 
-    text: str  # For everybody.
-    more: str  # For readers of the log.
+    text: str  # For clients and the log.
+    more: str  # For the log only.
 
 
 @dataclass(eq=False)
@@ -49,11 +49,11 @@ class Known:
     fetching: Pause
     offers: list[Offer] = field(default_factory=list)
     answered: float = 0.0  # time.monotonic().
-    silent: bool = False  # Since the last request.
+    silent: bool = False  # Whether the last request failed.
 
 
 class Watcher(threading.Thread):
-    """A thread beside the one that answers, which uses the old model meanwhile."""
+    """A thread beside the one that answers requests with the old model meanwhile."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Watcher(threading.Thread):
         take: Callable[[Serving], object],
         wait: Callable[[Reason], object],
     ) -> None:
-        """`take` gets the checkpoint to serve from now on, `wait` why none is served yet."""
+        """`take` gets the checkpoint to serve from now on, `wait` the reason why none is served."""
         super().__init__(name="watcher", daemon=True)
         self._settings, self._devices = settings, devices
         self._take, self._wait = take, wait
@@ -71,18 +71,18 @@ class Watcher(threading.Thread):
         self._served: Offer | None = None
         self._refused: set[Offer] = set()  # Until they change or disappear.
         self._sources: dict[Address | None, Known] = {}
-        self._addresses: dict[Address, set[Address]] = {}  # Of each name, the last known ones.
+        self._addresses: dict[Address, set[Address]] = {}  # The last known ones of each name.
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
-        self._fetches: dict[Offer, float] = {}  # Those under way, with their start.
+        self._fetches: dict[Offer, float] = {}  # Running fetches, with their start.
         self._loader = ThreadPoolExecutor(1, "loader")  # One model at a time, to limit memory.
         self._places = asyncio.Semaphore(ASKED)
 
     def run(self) -> None:
-        """Look until `end` is called."""
+        """Check at intervals until `end` is called."""
         asyncio.run(self._watch())
 
     def end(self) -> None:
-        """Stop looking."""
+        """Stop the checks."""
         self._ended.set()
         self.join(1)
 
@@ -101,13 +101,13 @@ class Watcher(threading.Thread):
         self._sources[source.address] = Known(source, Pause(least), Pause(least))
 
     def _start(self, key: Hashable, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start work, unless the same is under way."""
+        """Start a task, which is known by its key until it ends."""
         task = self._tasks[key] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(key))
         return task
 
     async def look(self) -> None:
-        """Ask all sources, and begin to fetch the best of the better checkpoints."""
+        """Request the lists of all sources, and begin to fetch the best better checkpoints."""
         if "names" not in self._tasks:
             await asyncio.wait([self._start("names", self._resolve())], timeout=TOGETHER)
         now = monotonic()
@@ -132,7 +132,7 @@ class Watcher(threading.Thread):
             del self._sources[gone]
 
     async def _ask(self, known: Known) -> None:
-        """Ask a source for its list of checkpoints."""
+        """Request a source's list of checkpoints."""
         try:
             async with self._places:
                 known.offers = await known.source.look()
@@ -149,7 +149,7 @@ class Watcher(threading.Thread):
             known.asking.succeeded()
 
     def _choose(self) -> None:
-        """Begin to fetch the best candidate, beside slow fetches."""
+        """Begin to fetch the best candidates, as far as running fetches allow."""
         now, sources = monotonic(), list(self._sources.values())
         listed, before = self._offers(now)
         self._refused &= {*listed, *before}
@@ -173,7 +173,7 @@ class Watcher(threading.Thread):
         return listed, before
 
     def _room(self, offer: Offer, now: float) -> bool:
-        """Whether a fetch may begin beside those under way."""
+        """Whether a fetch may begin beside the running ones."""
         if any(each.address == offer.address for each in self._fetches):
             return False
         others = [began for each, began in self._fetches.items() if each.address]
@@ -189,14 +189,14 @@ class Watcher(threading.Thread):
             models = await loop.run_in_executor(self._loader, self._load, saved)
         except UnusableError as error:
             fault = f"skips {offer.name} from {offer.place}: {error}"
-            self._refused.add(offer)  # It is not fetched again.
+            self._refused.add(offer)  # Do not fetch it again.
         except (SourceError, OSError, MemoryError) as error:  # It may be pruned, or its host down.
             text = str(error) or "there is no memory for it"
             fault = f"cannot fetch {offer.name} from {offer.place}: {text}; tries again"
         except torch.cuda.OutOfMemoryError:
             room = "it does not fit on the GPU beside the served model"
             fault = f"skips {offer.name}: {room}; lower batch.size"
-        except Exception as error:  # A checkpoint may hold anything.
+        except Exception as error:  # A checkpoint may have any content.
             text = ascii(error)[:300]
             fault = f"skips {offer.name} from {offer.place}: it cannot be used ({text})"
             self._refused.add(offer)
@@ -218,7 +218,7 @@ class Watcher(threading.Thread):
         return models
 
     def _serve(self, serving: Serving) -> None:
-        """Serve a checkpoint, unless a better one is served by now."""
+        """Serve a checkpoint, unless a better one is already served."""
         wish = self._settings.checkpoint
         listed, before = self._offers(monotonic())
         if candidates([serving.offer], wish, self._served, listed + before):

@@ -17,12 +17,12 @@ HEADER = "X-Request-Id"
 WELL_FORMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 REPEAT = 100  # Entries.
 LONGEST = 200  # Characters of a path in the log.
-PROBES = ("/health", "/ready", "/metrics")  # They are asked all the time: only failures are logged.
+PROBES = ("/health", "/ready", "/metrics")  # Frequent requests: only failures are logged.
 REQUEST: ContextVar[str] = ContextVar("request", default="")
 
 
 def request_id(headers: Headers) -> str:
-    """Return the id that a client or a proxy has sent, if it is well-formed, else a new one."""
+    """Return the id that a client or a proxy has sent, if it is well-formed, or a new one."""
     sent = headers.get(HEADER, "")
     return sent if WELL_FORMED.fullmatch(sent) else secrets.token_hex(8)
 
@@ -31,7 +31,7 @@ def request_id(headers: Headers) -> str:
 class Entry:
     """An answered request; `ms` until the last byte was sent, `bytes` of the answer's body.
 
-    `sender` is who a proxy says that it asks for, which a client may pretend.
+    `sender` is the client that a proxy names in a header, which a client can forge.
     """
 
     time: str

@@ -35,7 +35,7 @@ from trainer.serve.protocol import LimitedConnection
 from trainer.serve.routes import application
 
 GRACE = 8  # Seconds for accepted requests.
-LAST = 1.5  # Seconds for the rest of the end; Docker kills after 10.
+LAST = 1.5  # Seconds for the rest of the shutdown; Docker kills containers after 10.
 HEADERS = 2**14  # Bytes of a request's head.
 LINES = 10  # Log lines a minute that clients can cause.
 
@@ -124,7 +124,7 @@ class EndingServer(uvicorn.Server):
         all_answered = monotonic() - began < GRACE
         what = "all requests are answered" if all_answered else f"not all within {GRACE} s"
         say(f"serve {self._host}: ends, {what}")
-        # Without waiting for threads: one may still compute or run nvidia-smi.
+        # Do not wait for threads: one may still compute or run nvidia-smi.
         sys.stderr.flush()
         os._exit(0)
 

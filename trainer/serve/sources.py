@@ -1,6 +1,6 @@
 """The sources of checkpoints: this host's own folder, and endpoints of other hosts.
 
-Each source has its own deadlines; one that fails is asked again after a growing pause.
+Each source has its own deadlines; after a failure, requests pause for increasing times.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from trainer.serve.config import Settings
 from trainer.serve.memory import largest_state
 from trainer.serve.offers import Offer, offer_of, place, read_offer
 
-LIST = 2**22  # Bytes of a list: during its parsing, requests wait for Python's lock.
-ENTRIES = 2**12  # Of a list.
-FREE = 3  # Failures in a row without a pause: a host may just be starting.
+LIST = 2**22  # Bytes of a list: its parsing holds the global interpreter lock.
+ENTRIES = 2**12  # The most entries of a list.
+FREE = 3  # Successive failures without a pause: a host may just be starting.
 LONGEST_PAUSE = 60.0  # Seconds.
 
 Warn = Callable[[str], object]
@@ -31,7 +31,7 @@ class Pause:
     """The pause before a failed operation is repeated."""
 
     least: float  # Seconds.
-    failures: int = 0  # In a row.
+    failures: int = 0  # Successive ones.
     until: float = 0.0
 
     def over(self, now: float) -> bool:

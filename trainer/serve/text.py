@@ -22,10 +22,10 @@ class Wish(NamedTuple):
     """A checked request."""
 
     tokens: list[int]  # Of the text so far.
-    length: int  # Tokens to add at most.
+    length: int  # The most tokens to add.
     temperature: float  # 0: always the likeliest token.
     seed: int | None
-    top_p: float = 1.0  # Only the likeliest tokens with this share of all are drawn.
+    top_p: float = 1.0  # Nucleus sampling: the likeliest tokens with this total probability.
 
 
 def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
@@ -73,9 +73,9 @@ async def complete(
 async def drawn(
     batcher: Batcher, wish: Wish, kind: Kind, timeout: float
 ) -> AsyncGenerator[tuple[int | None, Answer]]:
-    """Yield token by token, each within the timeout, None at the end of a document; raises Refusal.
+    """Yield single tokens, each within the timeout, None at the end of a document; raises Refusal.
 
-    A place in the queue must be reserved. Each token is a separate sample: then many completions
+    A place in the queue must be reserved. Each token is a separate sample, so that many completions
     share batches, and a later one need not wait for earlier ones.
     """
     draw = np.random.default_rng(wish.seed)
@@ -92,7 +92,7 @@ async def drawn(
 
 
 def choose(scores: Any, temperature: float, draw: np.random.Generator, top_p: float = 1.0) -> int:
-    """Draw a class by its scores, float32 [K], of the likeliest with the share `top_p` of all."""
+    """Draw a class by scores, float32 [K], from the likeliest of total probability `top_p`."""
     if temperature == 0:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()).astype(np.float64) / temperature)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """Return the result of work, which is cancelled after so many seconds; raises Refusal."""
+    """Return the result of work, or cancel it after a timeout; raises Refusal."""
     try:
         return await asyncio.wait_for(work, seconds)
     except TimeoutError as error:
@@ -21,9 +21,9 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work, cancelled if the client disconnects; raises Refusal.
+    """Return the result of work, or cancel it if the client disconnects; raises Refusal.
 
-    Its samples leave the queue: for those of clients that had gone, others were refused.
+    The client's samples then leave the queue, so that they do not block other requests.
     """
 
     async def hung_up() -> None:
@@ -39,5 +39,5 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         gone.cancel()
         task.cancel()
-        # Its place in the queue is free before this returns.
+        # Free its place in the queue before this returns.
         await asyncio.wait({task})

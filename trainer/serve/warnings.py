@@ -18,9 +18,9 @@ class Warnings:
         self._told: dict[Hashable, deque[tuple[str, float]]] = {}
 
     def tell(self, source: Hashable, text: str) -> None:
-        """Print a warning, unless it is a repetition or its source had many of late.
+        """Print a warning, unless it is a repetition or its source had many recently.
 
-        The text is made one line of plain characters.
+        The text is converted to one line of printable ASCII.
         """
         text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
         told, now = self._told.setdefault(source, deque(maxlen=REMEMBERED)), monotonic()

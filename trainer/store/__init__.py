@@ -1,1 +1,1 @@
-"""Bytes on the disks of this host: files that appear whole or not at all, digests, locks."""
+"""Files on this host's disks: atomic writes, digests, locks."""

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, and digests of files.
+"""Atomic writes of files, and digests of files.
 
-A file is written as `.NAME.new` beside its place and renamed. What an interrupted process leaves is
-that draft: nobody reads it, and the next writer of the file replaces it.
+A file is written as `.NAME.new` in the same folder and renamed. An interrupted process leaves
+this draft: nothing reads it, and the next writer of the file replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def replace_file(path: Path, content: Content, *, durable: bool = True) -> None:
     """Replace a file atomically; `durable`: after a power cut it is the old one or the new one.
 
     Raises:
-        OSError: The disk refuses it; the old file is unchanged, and no draft takes room.
+        OSError: The disk refuses it; the old file is unchanged, and the draft is removed.
     """
     draft = draft_of(path)
     try:
@@ -42,7 +42,7 @@ def replace_file(path: Path, content: Content, *, durable: bool = True) -> None:
 
 
 def write_file(path: Path, content: Content) -> None:
-    """Write a file to the disk, not only to its cache."""
+    """Write a file to the disk, not only to the page cache."""
     with path.open("wb") as stream:
         stream.write(content)
         stream.flush()
@@ -57,7 +57,7 @@ def publish_folder(draft: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Write to the disk what its cache has of a file, or of the names in a folder."""
+    """Write a file's cached content, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Locks of files (flock): the kernel frees them at a process's end, and containers share them."""
+"""File locks (flock): the kernel frees them when a process ends, and containers share them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import IO, Any
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, which is created; wait while another process holds it."""
+    """Create a file and hold its lock; wait while another process holds it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def take(file: IO[Any], *, shared: bool = False) -> bool:
-    """Lock an open file until it is closed; return False if another process prevents that.
+    """Lock an open file until it is closed; return False if another process has the lock.
 
-    Any number of processes have a `shared` lock at the same time.
+    Any number of processes can have a `shared` lock at the same time.
     """
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

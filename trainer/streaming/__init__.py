@@ -1,1 +1,1 @@
-"""Images in tar shards that need not fit a disk: their index, their files, their order."""
+"""Images in tar shards, which need not fit on a disk: their index, their files, their order."""

@@ -1,6 +1,6 @@
 """The shards on this host: in the data folder, or fetched from a web server into a cache.
 
-All ranks of a host share the cache. The least recently used shards are deleted; open ones stay
+All ranks of a host share the cache. The least recently used shards are deleted; open ones remain
 readable.
 """
 
@@ -26,11 +26,11 @@ from trainer.store.locks import locked
 from trainer.streaming.index import INDEX, Shard
 
 SILENCE = 30.0  # Seconds without a byte after which a connection is given up.
-PATIENCE = 300.0  # Seconds for which a server may be away.
+PATIENCE = 300.0  # Seconds for which a server may not answer.
 START = 60.0  # Seconds that a data server may need to start.
 PAUSE = 1.0  # Seconds between two attempts.
 CHUNK = 2**20
-NEWEST = "/newest/"  # In an address of kit's data server: leads to the newest version.
+NEWEST = "/newest/"  # In an address of kit's data server: redirects to the newest version.
 LOCK = ".lock"
 GONE = (urllib.error.URLError, http.client.HTTPException, OSError)
 
@@ -40,10 +40,10 @@ class ChangedError(Exception):
 
 
 def settled(place: str) -> str:
-    """Return the address of the version that is the newest now; raises DataError.
+    """Return the address of the present newest version; raises DataError.
 
-    It is settled once, before the index is read: shards of two versions never mix. The server may
-    be on its way, when hosts have just started.
+    It is resolved once, before the index is read, so that shards of two versions never mix. The
+    server may still be starting when hosts have just started.
     """
     until = time.monotonic() + START
     while NEWEST in f"{place}/":
@@ -83,10 +83,10 @@ class ShardFiles:
             raise DataError(f"{self.place}/{INDEX} cannot be read ({error}); {hint}") from error
 
     def read(self, shard: Shard, offset: int, length: int) -> bytes:
-        """Return bytes of a shard, which is fetched before if necessary; raises DataError."""
+        """Return bytes of a shard, after fetching it if necessary; raises DataError."""
         while True:
             path = self.fetch(shard)
-            with suppress(FileNotFoundError), path.open("rb") as stream:  # Deleted meanwhile.
+            with suppress(FileNotFoundError), path.open("rb") as stream:  # It was just deleted.
                 found = os.pread(stream.fileno(), length, offset)
                 if len(found) < length:
                     raise DataError(f"{path} is shorter than its index says; copy it again")
@@ -130,7 +130,7 @@ class ShardFiles:
                 return
 
     def _make_room(self, shard: Shard, draft: Path) -> None:
-        """Delete the least recently used shards until there is room; raises DataError."""
+        """Delete the least recently used shards until a shard fits; raises DataError."""
         with locked(self.cache / LOCK):
             files = [(*_age_and_size(file), file) for file in self.cache.glob("*.tar")]
             files.sort()
@@ -156,7 +156,7 @@ class Member(NamedTuple):
     length: int
 
     def open(self) -> io.BytesIO:
-        """Return its content; raises DataError."""
+        """Return the content of the image; raises DataError."""
         return io.BytesIO(self.files.read(self.shard, self.offset, self.length))
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ class Member(NamedTuple):
 def _get(address: str, start: int) -> http.client.HTTPResponse:
     request = urllib.request.Request(address)
     server = os.environ.get("KIT_DATA_SERVER")
-    if server and address.startswith(f"{server}/") and (key := _key()):  # No other gets the key.
+    if server and address.startswith(f"{server}/") and (key := _key()):  # Not for other servers.
         request.add_header("Authorization", f"Bearer {key.decode()}")
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -182,14 +182,14 @@ def _key() -> bytes | None:
 
 
 def _download(address: str, shard: Shard, draft: Path) -> None:
-    """Append what is missing; raises ChangedError, or an error of the connection."""
+    """Append the missing bytes; raises ChangedError, or an error of the connection."""
     with draft.open("ab") as stream:
         start = stream.tell()
         if start < shard.size:
             with _get(address, start) as answer:
                 if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-                    stream.truncate(0)  # A server without ranges sends the whole.
-                # More than the index says would fill the disk.
+                    stream.truncate(0)  # A server without ranges sends the whole file.
+                # Read at most the size in the index, to protect the disk.
                 left = shard.size - os.fstat(stream.fileno()).st_size
                 while left > 0 and (content := answer.read(min(CHUNK, left))):
                     stream.write(content)
@@ -202,12 +202,12 @@ def _download(address: str, shard: Shard, draft: Path) -> None:
 
 
 def _refused(error: BaseException) -> bool:
-    """Whether trying again is in vain: the server does not have the file."""
+    """Whether a retry cannot help: the server refuses the file, or lacks it."""
     return isinstance(error, urllib.error.HTTPError) and error.code in {401, 403, 404, 410}
 
 
 def _touched(path: Path) -> bool:
-    """Mark a shard as used now; return whether it exists."""
+    """Set the time of a shard's last use; return whether it exists."""
     try:
         os.utime(path)
     except FileNotFoundError:

@@ -69,7 +69,7 @@ def parts_of(names: Sequence[str]) -> list[str]:
 
 
 def read(content: bytes, source: str) -> Index:
-    """Read an index; raises DataError if it is damaged or misleads."""
+    """Read an index; raises DataError if it is damaged or inconsistent."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             index = Index(*(found[name] for name in FIELDS))
@@ -159,7 +159,7 @@ def _classes(folder: Path, label: NDArray[np.int64]) -> NDArray[np.str_]:
 
 
 def write(index: Index, folder: Path) -> None:
-    """Write the index beside the shards, whole or not at all."""
+    """Write the index beside the shards, atomically."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **{name: getattr(index, name) for name in FIELDS})
     replace_file(folder / INDEX, buffer.getbuffer())

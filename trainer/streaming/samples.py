@@ -2,10 +2,10 @@
 
 Shapes: N samples, M shards.
 
-The order of an epoch is a function of seed and epoch alone, as for other data sets: so no sample is
+The order of an epoch depends only on seed and epoch, as for other data sets, so no sample is
 left out or repeated at any world size. Each shard belongs to one of up to 64 lanes, by its number.
 A window has one shard of each lane, and its samples are shuffled. A global batch is sorted by lane
-before the ranks divide it: so each rank reads about the same lanes all the time, and hosts fetch
+before the ranks divide it, so each rank always reads about the same lanes, and hosts fetch
 different shards.
 """
 
@@ -41,7 +41,7 @@ LANES = 64
 CACHE_GIB = 32
 AHEAD = 4
 """Shards that a rank fetches before they are used."""
-LANE = 3  # A random stream of its own, independent of others with the same seed.
+LANE = 3  # A separate random stream, independent of others with the same seed.
 
 
 class Prefetch:
@@ -53,7 +53,7 @@ class Prefetch:
         self._used: set[int] = set()
 
     def begin(self, batches: Iterable[Tensor]) -> None:
-        """Begin again; `batches` have the numbers of their shards, int64 [n] each."""
+        """Restart; `batches` have the numbers of their shards, int64 [n] each."""
         self.end()
         self._stop, self._permits = threading.Event(), threading.Semaphore(AHEAD)
         self._used = set()
@@ -61,13 +61,13 @@ class Prefetch:
         threading.Thread(target=self._fetch, args=place, daemon=True).start()
 
     def use(self, shards: Iterable[int]) -> None:
-        """Note that shards are used: as many others may be fetched."""
+        """Mark shards as used, so that as many others can be fetched."""
         for number in set(shards) - self._used:
             self._used.add(number)
             self._permits.release()
 
     def end(self) -> None:
-        """End fetching after the present shard."""
+        """Stop fetching after the present shard."""
         self._stop.set()
         self._permits.release()
 
@@ -99,13 +99,13 @@ class StreamedImages(ImageFiles):
     prefetch: Prefetch = field(kw_only=True)
 
     def hold_out(self, share: float, seed: int, like: Self) -> tuple[Self, Self]:
-        """As of `Samples`, by whole shards: hosts fetch those of the training alone for it."""
+        """As in `Samples`, by whole shards, so that the training only fetches its own."""
         order = torch.randperm(len(self.shards), generator=generator(seed))
         number = round(len(self.shards) * share)
         return self._of(order[number:], self), self._of(order[:number], like)
 
     def _of(self, shards: Tensor, like: Self) -> Self:
-        """The samples of some shards, int64 [m], read as those of `like` are."""
+        """The samples of some shards, int64 [m], read in the way of `like`."""
         kept = shards.sort().values
         own = torch.isin(self.shard, kept)
         there = [self.shards[number] for number in kept.tolist()]
@@ -140,10 +140,10 @@ class StreamedImages(ImageFiles):
         return Member(self.source, shard, int(self.offset[number]), int(self.length[number]))
 
     def order(self, seed: int, epoch: int) -> Tensor:
-        """As of `Samples`: window after window, shuffled within each.
+        """As in `Samples`: consecutive windows, shuffled within each.
 
-        The shuffled samples of each shard are spread evenly over the window: every global batch has
-        about as many of one lane as of another.
+        The shuffled samples of each shard are spread evenly over the window, so that each global
+        batch has about the same number from each lane.
         """
         window = torch.empty(len(self.shards), dtype=torch.int64)
         for lane in range(self.lanes):
@@ -170,7 +170,7 @@ class StreamedImages(ImageFiles):
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
         """As of `ImageFiles`; shards are fetched ahead."""
         known = list(batches)
-        super().expect(known, epoch)  # Before the thread: it forks.
+        super().expect(known, epoch)  # This forks, so it must precede the thread.
         if self.source.remote:
             self.prefetch.begin(self.shard_of(batch) for batch in known)
 
@@ -196,7 +196,7 @@ def load_shards(train: Train, root: Path) -> tuple[list[StreamedImages], tuple[s
 
 
 def shard_files(train: Train, root: Path) -> ShardFiles:
-    """Return where a job's shards are."""
+    """Return the shards of a job, in a folder or at an address."""
     if not train.url:
         return ShardFiles(str(root / train.path))
     base = Path(os.environ.get("KIT_SHARD_CACHE") or Path(tempfile.gettempdir(), "kit-shards"))

@@ -1,1 +1,1 @@
-"""Texts as tokens: a tokenizer, documents packed one behind the other, windows of them."""
+"""Texts as tokens: a tokenizer, concatenated documents, windows of tokens."""

@@ -1,4 +1,4 @@
-"""Reads documents from text files, and divides them into a part to train on and one for the test.
+"""Reads documents from text files, and divides them into a training part and a test part.
 
 A file *.txt is one document, or several between lines of a separator. In a file *.jsonl, each line
 is a JSON object whose "text" is a document.
@@ -14,20 +14,20 @@ from typing import NamedTuple
 from trainer.data.samples import DataError
 
 PIECE = 2**20
-"""Characters of a document that are in memory at a time: documents can be larger than that."""
+"""Characters of a document that are in memory at a time: documents can be larger."""
 TRAINED = 9, 10
-"""The share of the bytes to train on, as a fraction; the rest is the test."""
+"""The share of the training part in all bytes, as a fraction; the rest is the test part."""
 
 
 class Piece(NamedTuple):
-    """A part of a document; a document begins with the first of its pieces."""
+    """A part of a document; `begins` marks the first piece of a document."""
 
     text: str
     begins: bool
 
 
 def read_documents(files: list[Path], separator: str | None = None) -> Iterator[Piece]:
-    """Yield the documents of files in their order, empty ones left out; raises DataError."""
+    """Yield the documents of files in their order, without empty ones; raises DataError."""
     for file in files:
         begins = True
         for text, ends in _lines(file, separator):
@@ -44,10 +44,10 @@ def count_bytes(pieces: Iterator[Piece]) -> int:
 
 
 def divide(pieces: Iterator[Piece], total: int) -> Iterator[tuple[bool, Piece]]:
-    """Yield each piece with whether it belongs to the test: to the last tenth of `total` bytes.
+    """Yield each piece with a flag: True for the test part, the last tenth of `total` bytes.
 
-    A document that reaches over the boundary is divided between two of its lines or, if the line is
-    long, within it. So every file has a test part, for any documents.
+    A document across the boundary is divided between two of its lines or, if the line is long,
+    within it. So there is a test part for any documents.
     """
     room, tested = total * TRAINED[0] // TRAINED[1], False
     for piece in pieces:
@@ -61,7 +61,7 @@ def divide(pieces: Iterator[Piece], total: int) -> Iterator[tuple[bool, Piece]]:
 
 
 def _first(text: str, room: int) -> str:
-    """Return the lines of a text that fit into so many bytes; of one long line, a part of it."""
+    """Return the first lines of a text that fit into `room` bytes, or a part of one long line."""
     if room <= 0 or _size(text) <= room:
         return text if room > 0 else ""
     found = text.encode()[:room].decode(errors="ignore")
@@ -73,7 +73,7 @@ def _size(text: str) -> int:
 
 
 def _lines(file: Path, separator: str | None) -> Iterator[tuple[str, bool]]:
-    """Yield texts of about `PIECE` characters, and whether a document ends behind each."""
+    """Yield texts of about `PIECE` characters, and whether a document ends after each."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             if file.suffix == ".jsonl":

@@ -1,4 +1,4 @@
-"""Loads the tokens of a job: those of a folder that was packed before, or of texts packed now."""
+"""Loads the tokens of a job, from a packed folder or from texts that are packed now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDER = "tokens"
 def load_tokens(train: Train, root: Path, files: list[Path]) -> DataSet:
     """Load a job's texts as tokens; `files` are those at its path below `root`.
 
-    The first process of a host tokenizes them; the others wait for it. A later start finds the
+    The first process of a host tokenizes them; the others wait for it. A later start reuses the
     tokens, if texts and tokenizer are the same. Raises DataError.
     """
     source = root / train.path
@@ -54,7 +54,7 @@ def load_tokens(train: Train, root: Path, files: list[Path]) -> DataSet:
 
 
 def _key(train: Train, files: list[Path], tokenizer: Path | None) -> str:
-    """Name what the tokens depend on, without reading the texts, which may be large."""
+    """Return a hash of the options and files, without reading the texts, which may be large."""
     about: list[object] = [train.tokenizer, train.vocabulary or VOCABULARY, train.separator]
     if tokenizer:
         about.append(read_tokenizer(tokenizer))
@@ -68,7 +68,7 @@ def _key(train: Train, files: list[Path], tokenizer: Path | None) -> str:
 
 
 def _clear(place: Path) -> None:
-    """Remove the tokens of other texts, and what an interrupted process has left."""
+    """Remove the tokens of other texts and of interrupted processes."""
     for each in place.iterdir():
         if each.is_dir():
             shutil.rmtree(each)

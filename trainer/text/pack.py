@@ -39,10 +39,10 @@ def pack(
     vocabulary: int | None = None,
     separator: str | None = None,
 ) -> Manifest:
-    """Write the tokens of text files; the folder, which must not be there yet, appears complete.
+    """Write the tokens of text files atomically to a folder, which must not exist yet.
 
-    Without the file of a trained `tokenizer`, one of `vocabulary` tokens is trained on the part to
-    train on. The same files give the same bytes. Raises DataError or OSError.
+    Without the file of a trained `tokenizer`, one of `vocabulary` tokens is trained on the training
+    part. The same files give the same bytes. Raises DataError or OSError.
     """
     if folder.exists():
         raise DataError(f"{folder} exists; name another folder")

@@ -1,4 +1,4 @@
-"""Tokens in a folder: documents one behind the other, as numbers that are mapped into memory.
+"""Tokens in a folder: concatenated documents, as numbers in memory-mapped files.
 
     tokens.json      the manifest: counts, a hash, the type of the numbers
     tokenizer.json   of the package tokenizers
@@ -31,7 +31,7 @@ AGAIN = "make the folder again: python -m trainer.text.pack"
 
 @dataclass(frozen=True)
 class Part:
-    """The tokens of a part: how many there are, and of how many bytes of text."""
+    """The numbers of tokens, documents and bytes of text of a part."""
 
     tokens: int
     bytes: int
@@ -49,12 +49,12 @@ class Manifest:
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
-        """Write it; a folder with a manifest is complete."""
+        """Write the manifest; a folder with a manifest is complete."""
         (folder / PACKED).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @staticmethod
     def read(folder: Path) -> Manifest:
-        """Read and check it; raises DataError."""
+        """Read and check a manifest; raises DataError."""
         file = folder / PACKED
         try:
             content = json.loads(file.read_text("utf-8"))

@@ -1,6 +1,6 @@
 """From texts to tokens and back: characters, or byte-pair tokens of the package tokenizers.
 
-Without torch: the server's decoders import this module.
+It does not import torch: the server's decoders use this module.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 END = "<|endoftext|>"
 ENDS = (END, "<|end_of_text|>", "<|begin_of_text|>", "</s>", "<eos>", "<s>", "[SEP]")
-"""The usual names of tokens that separate documents; the first that a tokenizer has is taken."""
-REPLACEMENT = "\ufffd"  # In the place of bytes that are no character.
+"""The usual names of tokens that separate documents; the first that a tokenizer has is used."""
+REPLACEMENT = "\ufffd"  # Replaces invalid bytes.
 
 
 class Vocabulary(Protocol):
@@ -30,7 +30,7 @@ class Vocabulary(Protocol):
     def decode(self, tokens: Sequence[int], after: Sequence[int] = ()) -> str:
         """Return the text of tokens that follow those of `after`.
 
-        A character of which the last tokens have only some bytes is left out.
+        An incomplete character at the end is left out.
         """
 
 
@@ -39,7 +39,7 @@ class TokenizerError(Exception):
 
 
 class UnknownError(Exception):
-    """A text has characters that are in no token: the one argument is their set."""
+    """A text has characters that no token has; the argument is their set."""
 
 
 class Characters:
@@ -78,8 +78,8 @@ class Tokens:
     def size(self) -> int:
         """The number of tokens for a model: the next multiple of 64.
 
-        The matrices of the first and the last layer then have a size for which tensor cores are
-        fast. No text has the additional ones.
+        Tensor cores are fast for the matrices of the first and the last layer at this size. No
+        text has the additional tokens.
         """
         return -(-self.tokenizer.get_vocab_size() // 64) * 64
 
@@ -136,7 +136,7 @@ def _parsed(content: str) -> Tokenizer:
     except Exception as error:  # The package has no class for it.
         reason = str(error).splitlines()[0][:200]
         raise TokenizerError(f"it is not a tokenizer.json ({reason})") from error
-    # Of files made for other uses: a training needs whole texts.
+    # Files for other uses may truncate or pad texts: a training needs whole texts.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

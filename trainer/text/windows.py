@@ -1,4 +1,4 @@
-"""A text as windows of its characters or tokens, cut at another place in each epoch.
+"""A text as windows of its characters or tokens, with a new random offset in each epoch.
 
 Shapes: N windows, T characters or tokens of a window.
 """
@@ -18,18 +18,18 @@ from trainer.data.samples import Samples
 from trainer.data.shards import generator, permutation
 
 OFFSET = 7
-"""A random stream of its own, independent of the order of samples."""
+"""A separate random stream, independent of the order of samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Windows(Samples):
-    """Windows of tokens, each labelled with the next one; the ends of windows are shared.
+    """Windows of tokens; each token's label is the next token. Adjacent windows share one token.
 
     A window's number is its place among those that begin at the same offset, plus N for each token
-    of the offset. If they always began at the multiples of T, a model would see each token at one
-    place of its window alone, and never with the tokens of the window before. nanoGPT draws the
-    place of each window (get_batch); here the windows of an epoch follow each other, so that it has
-    each token once, but for the offset at its beginning and an overlap at its end.
+    of the offset. If windows always began at the multiples of T, a model would see each token at
+    only one place of a window, and never with the tokens of the previous window. nanoGPT draws the
+    place of each window (get_batch); here the windows of an epoch are adjacent, so that it has each
+    token once, except for the offset at the beginning and an overlap at the end.
     """
 
     tokens: NDArray[Any] = field(kw_only=True)  # Of a type of integers; [tokens of the part].
@@ -38,7 +38,7 @@ class Windows(Samples):
 
     @staticmethod
     def of(tokens: NDArray[Any], context: int, hashed: bytes, file: Path | None = None) -> Windows:
-        """Cut tokens into windows of `context`; `hashed` stands for them when hosts compare."""
+        """Cut tokens into windows of `context`; hosts compare `hashed` instead of the tokens."""
         shape = torch.empty(0, context, dtype=torch.int64)
         return Windows(shape, shape, tokens=tokens, hashed=hashed, file=file)
 
@@ -46,12 +46,12 @@ class Windows(Samples):
         return max(0, len(self.tokens) - 1) // self.inputs.shape[1]
 
     def to(self, device: torch.device) -> Self:  # noqa: ARG002
-        """The same: tokens stay where they are until they are used."""
+        """Return this object: tokens are moved only when they are used."""
         return self
 
     @property
     def content(self) -> bytes:
-        """A hash of the tokens, and of what made them."""
+        """A hash of the tokens and, if they have one, of their tokenizer."""
         return self.hashed
 
     @property
@@ -60,13 +60,13 @@ class Windows(Samples):
         return [self.file] if self.file else []
 
     def order(self, seed: int, epoch: int) -> Tensor:
-        """As of `Samples`, at an offset of the epoch's own."""
+        """As `Samples.order`, at the epoch's random offset."""
         draw = generator(seed, epoch, OFFSET)
         offset = torch.randint(self.inputs.shape[1], (), generator=draw)
         return permutation(len(self), seed, epoch) + offset * len(self)
 
     def hold_out(self, share: float, seed: int, like: Self) -> tuple[Self, Self]:  # noqa: ARG002
-        """As of `Samples`: the end of the text, as of the test, for any seed."""
+        """As `Samples.hold_out`: the end of the text, as for the test part; ignores the seed."""
         at = len(self.tokens) - int(len(self.tokens) * share)
         words = (self.hashed + bytes(f"{name} {at}", "ascii") for name in ("before", "from"))
         parts = zip((self.tokens[:at], self.tokens[at:]), words, strict=True)
@@ -74,7 +74,7 @@ class Windows(Samples):
         return rest, held
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`: inputs and labels int64 [n, T]. The last window ends with the text."""
+        """As `Samples.take`: inputs and labels int64 [n, T]. The last window ends with the text."""
         length = self.inputs.shape[1]
         offsets, numbers = np.divmod(indices.numpy(), len(self))
         starts = np.minimum(numbers * length + offsets, len(self.tokens) - length - 1)
@@ -82,5 +82,5 @@ class Windows(Samples):
         windows = torch.from_numpy(self.tokens[places].astype(np.int64))
         if device.type == "cuda":  # From pinned memory, while the GPU computes.
             windows = windows.pin_memory().to(device, non_blocking=True)
-        # Copies: labels of padding are overwritten, which must not change inputs.
+        # Copy both: labels of padding are overwritten, which must not change inputs.
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

@@ -1,1 +1,1 @@
-"""All code that imports torchvision: the import takes seconds, which only such jobs spend."""
+"""All code that imports torchvision: the import takes seconds, and other jobs skip it."""

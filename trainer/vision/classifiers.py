@@ -22,12 +22,12 @@ from trainer.vision.cache import cached, named_weights
 
 OPTIONS: dict[str, Any] = {
     # Without auxiliary heads, whose loss only training uses. The inputs are scaled as the published
-    # weights need it.
+    # weights require.
     "inception_v3": {"aux_logits": False, "transform_input": True, "init_weights": True},
     "googlenet": {"aux_logits": False, "transform_input": True, "init_weights": True},
 }
 OF_OTHER_HEADS = ("AuxLogits.", "aux1.", "aux2.")
-# torchvision's own files of DenseNet have names from before PyTorch 0.4.1.
+# torchvision's weights of DenseNet have parameter names from before PyTorch 0.4.1.
 OLD_NAME = re.compile(r"(.*denselayer\d+\.(?:norm|conv))\.([12]\..*)")
 
 State = dict[str, Tensor]
@@ -50,7 +50,7 @@ def build(model: str, classes: int, side: int) -> nn.Module:
 
 
 def outline(model: str, classes: int, side: int) -> nn.Module:
-    """Build a classifier without values (fast), if possible; raises JobError."""
+    """Build a classifier on the meta device (fast), if possible; raises JobError."""
     try:
         with torch.device("meta"):
             return build(model, classes, side)
@@ -96,7 +96,7 @@ def starting_weights(train: Train, classes: int, side: int, root: Path) -> State
 
 
 def read_state(file: Path, where: str) -> State:
-    """Read a file of torch.save that holds weights, or a training's state with weights."""
+    """Read a file of torch.save that has weights, or a training's state with weights."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # Its class depends on the damage.

@@ -23,7 +23,7 @@ CLASSES: dict[str, Any] = {
 
 
 def read(name: str, root: Path) -> tuple[list[Samples], tuple[str, ...]]:
-    """Read both parts of a data set below `root`, and the names of its classes.
+    """Read the training and test part of a data set below `root`, and the names of its classes.
 
     Raises DataError if a file is damaged.
     """

@@ -1,4 +1,4 @@
-"""Downloads data sets and weights for jobs that ask for them, in one process of each host."""
+"""Downloads data sets and weights for jobs with `download: true`, in one process of each host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def download(train: Train, root: Path) -> None:
 def alone(root: Path) -> Iterator[None]:
     """Hold the lock of a data folder; the kernel frees it when this process ends."""
     with locked(root / ".kit-download"), quiet():
-        for left in root.glob(f"{DRAFT}*"):  # Of a process that was killed.
+        for left in root.glob(f"{DRAFT}*"):  # From a killed process.
             shutil.rmtree(left)
         yield
 
@@ -79,7 +79,7 @@ def quiet() -> Iterator[None]:
 
 
 def lacks_data(train: Train, root: Path) -> bool:
-    """Whether a data set of torchvision is missing, in all formats that can be read."""
+    """Whether a data set of torchvision is missing in all readable formats."""
     if train.dataset not in DOWNLOADED:
         return False
     try:
@@ -107,7 +107,7 @@ def lacks_weights(weights: Any, root: Path) -> bool:
 def download_data(name: str, root: Path) -> None:
     """Download and check a data set with torchvision; its files appear atomically."""
     with tempfile.TemporaryDirectory(prefix=DRAFT, dir=root) as draft:
-        # A bar for each file is for a terminal.
+        # Hide torchvision's progress bars, which are for terminals.
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             CLASSES[name](draft, download=True)
         for file in sorted(Path(draft).rglob("*")):
@@ -129,7 +129,7 @@ def download_weights(weights: Any, root: Path) -> None:
 def download_any(name: str, folder: Path) -> None:
     """Download all parts of a data set that torchvision knows, by its loader and checksums.
 
-    Raises LookupError with what is wrong and what would be right, OSError or RuntimeError.
+    Raises LookupError with an error and a remedy, OSError or RuntimeError.
     """
     classes = {each.lower(): getattr(datasets, each) for each in datasets.__all__}
     kind = CLASSES.get(name) or classes.get(name.replace("_", "").lower())

@@ -20,7 +20,7 @@ from trainer.output import say
 
 
 class GpuDecoder:
-    """Decodes on a device; torchvision's decoder is another one on each kind of device."""
+    """Decodes on a device; torchvision has a different decoder for each kind of device."""
 
     def __init__(self, device: torch.device) -> None:
         """Raises RuntimeError, or AttributeError, if torchvision cannot decode on it."""
@@ -35,7 +35,7 @@ class GpuDecoder:
         Raises RuntimeError if it cannot decode one of them.
         """
         with warnings.catch_warnings():
-            # A later release leaves this to TorchCodec: then the CPU decodes, and a line says so.
+            # Deprecated for TorchCodec; once it is removed, the CPU decodes, and a line is logged.
             warnings.simplefilter("ignore", DeprecationWarning)
             found: list[Tensor] = io.decode_jpeg(
                 list(contents), mode=io.ImageReadMode.RGB, device=self.device

@@ -47,7 +47,7 @@ def erasing_transform() -> nn.Module:
 
 
 def mixing_transform(mixup: float | None, cutmix: float | None, classes: int) -> nn.Module:
-    """Mix the images of a batch, with one of the two by chance, as torchvision's recipes do.
+    """Mix the images of a batch by one of the two at random, as in torchvision's recipes.
 
     MixUp: Zhang et al. 2017, arXiv 1710.09412. CutMix: Yun et al. 2019, arXiv 1905.04899.
     """

@@ -1,4 +1,4 @@
-"""Keeps versions of the files that a script writes, and brings the newest to every host.
+"""Keeps versions of the files that a script writes, and copies the newest to every host.
 
     python3 keeper.py       started by launch.py beside torchrun, for `checkpoint: {files: …}`
 
@@ -15,8 +15,8 @@ launch.py.
 
 While the script runs, a complete file that has changed becomes a version, and each host passes it
 on to the next. Before each start of the workers, the keepers of all hosts meet at the address that
-the round has for the script's own store, MASTER_ADDR and MASTER_PORT, which nobody uses yet.
+the round has for the script's own store, MASTER_ADDR and MASTER_PORT, which is still free.
 There they agree on the newest version; hosts that lack it fetch it, and put it in place.
 
-The keeper ends when its standard input ends: that is the end of the agent.
+The keeper ends when its standard input closes, at the end of the agent.
 """

@@ -14,7 +14,7 @@ from trainer.launcher.keeper.version import Content, Version
 
 
 def unfinished(path: Path) -> str:
-    """Why a file is not complete, or "".
+    """The reason why a file is not complete, or "".
 
     The directory of a zip file, such as PyTorch's, is written last. A lease for reading is refused
     while a process has the file open for writing (fcntl(2)).
@@ -56,7 +56,7 @@ class Files:
         return tuple(map(signature, self._places))
 
     def location(self) -> list[list[int]]:
-        """A mark that two hosts have in common only if they share the files' folders."""
+        """A value that is equal on two hosts only if they share the files' folders."""
         found = []
         for place in self._places:
             with suppress(OSError):
@@ -67,7 +67,7 @@ class Files:
     def take(self, draft: Callable[[], Path], *, ended: bool) -> tuple[Path, list[Content]] | None:
         """Copy files that have changed and settled to a draft; None if there are none.
 
-        `ended`: no script runs that could still write. Raises OSError if there is no room.
+        `ended`: whether no script runs that could write. Raises OSError if the disk is full.
         """
         now = self.now()
         settled, self._last = ended or now == self._last, now
@@ -79,7 +79,7 @@ class Files:
                 if why := unfinished(place):
                     self._warn(f"{path} is not complete ({why})" if ended else "")
                     return None
-            # One zip file that is complete has settled; of several, others may follow.
+            # A single complete zip file has settled; of several files, others may follow.
             if not settled and not (len(present) == 1 and zipfile.is_zipfile(present[0][1])):
                 return None
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class Files:
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        if not contents or self.now() != now:  # The script has written meanwhile.
+        if not contents or self.now() != now:  # The script has changed them during the copy.
             shutil.rmtree(folder, ignore_errors=True)
             return None
         self._known, self._content = now, tuple(contents)
@@ -106,9 +106,9 @@ class Files:
         return max((found[2] for found in self.now() if found), default=0) / 1e9
 
     def put(self, version: Version, versions: Versions) -> bool:
-        """Put a version in place, atomically; return whether a file had to be changed.
+        """Put each file of a version in place atomically; return whether one had to be changed.
 
-        Raises KeeperError if a copy is not what was written: then no file with it is changed.
+        Raises KeeperError if a copy is damaged; the file is then not changed.
         """
         changed = False
         if self._content == version.files and self._known == self.now():

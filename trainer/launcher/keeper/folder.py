@@ -34,7 +34,7 @@ class Versions:
 
     def __init__(self, folder: Path, paths: Sequence[str], keep: int) -> None:
         self.folder, self._paths, self._keep = folder, paths, keep
-        self._verified: dict[str, list[Signature | None]] = {}  # Read once by this process.
+        self._verified: dict[str, list[Signature | None]] = {}  # Verified by this process.
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".new-*"):  # Of a keeper that was killed.
             shutil.rmtree(left, ignore_errors=True)
@@ -52,13 +52,13 @@ class Versions:
         return self.folder / version.id / str(index)
 
     def draft(self) -> Path:
-        """A new folder, which `add` makes a version."""
+        """Create a folder that `add` turns into a version."""
         return Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
 
     def add(self, draft: Path, version: Version) -> None:
-        """Make a draft with all its files a version, and remove the oldest."""
+        """Turn a draft with all its files into a version, and remove the oldest versions."""
         write_durably(draft / MANIFEST, json.dumps(asdict(version)).encode())
-        # Before anybody can see the files, and damage them.
+        # Before other processes can see the files, and damage them.
         written = [signature(draft / str(index)) for index in range(len(version.files))]
         draft.rename(self.folder / version.id)
         sync_folder(self.folder)
@@ -67,12 +67,12 @@ class Versions:
             self.remove(old)
 
     def remove(self, version: Version) -> None:
-        """Remove a version; without its manifest it is none, also after a failure meanwhile."""
+        """Remove a version, its manifest first: after an interruption it is not a version."""
         (self.folder / version.id / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.folder / version.id, ignore_errors=True)
 
     def holds(self, version: Version) -> bool:
-        """Whether the copies of a version are still what was written."""
+        """Whether the copies of a version are undamaged."""
         before = self._state(version)
         if self._verified.get(version.id) == before and all(before):
             return True
@@ -112,7 +112,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder's names to the disk."""
+    """Write the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

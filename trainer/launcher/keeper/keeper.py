@@ -31,10 +31,10 @@ from trainer.launcher.keeper.transfer import receive_file, send_file
 from trainer.launcher.keeper.version import Content, Term, Version, newest, read_version
 from trainer.launcher.output import emit
 
-LOOK = 0.25  # Seconds between two looks at the files; files that are equal in two have settled.
-AGAIN = 10.0  # Seconds after which files are looked at again that did not fit on the disk.
+LOOK = 0.25  # Seconds between two checks of the files; files that are equal in both have settled.
+AGAIN = 10.0  # Seconds until the next check of files that did not fit on the disk.
 LINE = 60.0  # Seconds between two lines on new versions; each has an event.
-STILL = 5.0  # Seconds between two signs of life to a waiting worker.
+STILL = 5.0  # Seconds between two heartbeats to a waiting worker.
 END = 10.0  # Seconds after the agent's end in which another host may fetch the last version.
 
 
@@ -44,9 +44,9 @@ class Keeper:
     def __init__(self, host: str, address: str, files: Files, versions: Versions) -> None:
         self._host, self._address, self._files, self._versions = host, address, files, versions
         self._port = 0
-        self._key = ""  # Of this term: hosts that were in its meeting know it.
+        self._key = ""  # The secret of this term, which all hosts of its meeting have.
         self._peers: list[tuple[str, Endpoint]] = []  # By group rank.
-        self._writes = True  # Hosts that share one folder leave the watching to one.
+        self._writes = True  # Of hosts that share one folder, only one watches it.
         self._round: Round | None = None
         self._looking, self._fetching = asyncio.Lock(), asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,7 +71,7 @@ class Keeper:
         await self._finish()
 
     async def _finish(self) -> None:
-        """Make a version of what was written last, and let others fetch it."""
+        """Make a version of the last changes, and let others fetch it."""
         if self._key and self._writes and not self._round:
             await self._look(ended=True)
         deadline = time.monotonic() + END
@@ -125,10 +125,10 @@ class Keeper:
         emit("kept", version=version.name, host=self._host, bytes=version.size, files=names)
         self._start(self._pass_on(version, (self._address, self._port)))
 
-    # ---- Versions on their way from host to host
+    # ---- Transfer of versions between hosts
 
     async def _pass_on(self, version: Version, holder: Endpoint) -> None:
-        """Offer a version to the next host that answers; that one passes it on."""
+        """Offer a version to the next host that answers, which passes it on."""
         _, rank = self._versions.term()
         for name, endpoint in self._peers[rank + 1 :] + self._peers[:rank]:
             try:
@@ -184,7 +184,7 @@ class Keeper:
         await self._pass_on(version, holder)
 
     def _warn_of_writers(self, version: Version) -> None:
-        """Warn if this host and another have both written in this term."""
+        """Warn if this host and another one have both written in this term."""
         term, rank = self._versions.term()
         wrote = any(each.term == term and each.rank == rank for each in self._versions.all())
         if wrote and version.term == term and version.rank != rank and self._warned != term:
@@ -194,7 +194,7 @@ class Keeper:
             tell(f"warning: {both}: kit keeps those of {first}; let only rank 0 of the script save")
 
     async def _fetch(self, version: Version, holder: Endpoint) -> None:
-        """Fetch a version; raises OSError if it does not arrive as it was written."""
+        """Fetch a version; raises OSError if it fails or the copy is damaged."""
         async with self._fetching:
             if any(each.id == version.id for each in self._versions.all()):
                 return
@@ -222,7 +222,7 @@ class Keeper:
     # ---- Workers that wait for their start
 
     async def _serve_worker(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Hold a worker until the files are in place; its end ends the round."""
+        """Let a worker wait until the files are in place; if it ends, the round ends."""
         try:
             message = await receive(reader)
             place = Place(*(message[name] for name in Place._fields))
@@ -260,7 +260,7 @@ class Keeper:
         return around
 
     async def _bring(self, around: Round) -> None:
-        """Bring the newest version to this host; then its workers start, or fail."""
+        """Get the newest version to this host; then let its workers start, or fail."""
         why = ""
         try:
             await self._meet(around.place)
@@ -298,7 +298,7 @@ class Keeper:
             await self._put(version, [tuple(each) for each in decision["holders"]], place.rank)
 
     async def _report(self, place: Place) -> dict[str, Any]:
-        """The versions of this host; the newest one was just verified."""
+        """Report this host's versions; the newest one is verified, damaged ones are removed."""
         while found := self._versions.all():
             if await asyncio.to_thread(self._versions.holds, found[0]):
                 break
@@ -316,13 +316,13 @@ class Keeper:
         }
 
     async def _put(self, version: Version, holders: list[Any], rank: int) -> None:
-        """Have a version, from another host if necessary, and put it in place."""
+        """Put a version in place; fetch it from another host first if necessary."""
         deadline, turn = time.monotonic() + LOST, rank
         while version not in self._versions.all():
             try:
                 await self._fetch(version, holders[turn % len(holders)])
             except OSError as error:
-                # A holder may not have the answer of the meeting, and with it the key, yet.
+                # A holder may not yet have the decision of the meeting, which has the key.
                 if time.monotonic() > deadline:
                     raise KeeperError(f"version {version.name} was not fetched: {error}") from None
                 turn += 1

@@ -15,11 +15,11 @@ from trainer.launcher.keeper.output import KeeperError, tell
 from trainer.launcher.keeper.version import Version, newest, read_version
 
 MEETING = 120.0  # Seconds for all hosts to arrive: each first reads its newest version.
-LOST = 10.0  # Seconds for a host whose connection broke to come again.
+LOST = 10.0  # Seconds for a host to reconnect after its connection broke.
 
 
 class Place(NamedTuple):
-    """A host's place in a round, as its workers know it."""
+    """A host's place in a round, from the variables of its workers."""
 
     address: str  # MASTER_ADDR and MASTER_PORT: new in each round.
     port: int
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 async def lead(place: Place, own: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Collect the reports of all hosts, decide, and answer them."""
+    """Collect the reports of all hosts, decide, and send the decision to them."""
     reports, writers = {0: own}, dict[int, StreamWriter]()
     changed = asyncio.Event()
 
@@ -56,7 +56,7 @@ async def lead(place: Place, own: dict[str, Any], paths: Sequence[str]) -> dict[
             writer.close()
         raise
     finally:
-        # Before the answers: then the script's own store can have the port.
+        # Close it before the answers: the script's own store then needs the port.
         server.close()
     decision = decide([reports[rank] for rank in range(place.hosts)], paths)
     for rank in list(writers):
@@ -68,7 +68,7 @@ async def lead(place: Place, own: dict[str, Any], paths: Sequence[str]) -> dict[
 
 
 async def receive_report(reader: StreamReader, place: Place) -> tuple[int, dict[str, Any]]:
-    """Receive the report of a host of this round; raises OSError if it is of another."""
+    """Receive the report of a host of this round; raises OSError for another round."""
     report = await receive(reader)
     rank = int(report["rank"])
     if (report["run"], report["hosts"]) != (place.run, place.hosts) or not 0 < rank < place.hosts:
@@ -77,7 +77,7 @@ async def receive_report(reader: StreamReader, place: Place) -> tuple[int, dict[
 
 
 async def all_present(reports: Mapping[int, object], hosts: int, changed: asyncio.Event) -> None:
-    """Wait for the reports of all hosts; raises KeeperError if one leaves and stays away."""
+    """Wait for the reports of all hosts; raises KeeperError if one leaves and does not return."""
     lost = 0.0
     while len(reports) < hosts:
         before = len(reports)
@@ -135,7 +135,7 @@ def decide(reports: Sequence[dict[str, Any]], paths: Sequence[str]) -> dict[str,
 
 
 def warn_of_others(chosen: Version, versions: Sequence[Version]) -> None:
-    """Say which versions are left behind, where their order says little."""
+    """Warn of versions that are not used, if only clocks decide which one is newer."""
     for each in versions:
         same = each.term.number == chosen.term.number and each.term != chosen.term
         if same and each.files != chosen.files:
@@ -145,7 +145,7 @@ def warn_of_others(chosen: Version, versions: Sequence[Version]) -> None:
 
 
 class Round:
-    """The workers that wait for a start; all of them must be there, and stay."""
+    """The workers of a host that wait for the start; all of them must be present, and stay."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -154,7 +154,7 @@ class Round:
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, why: str) -> None:
-        """Answer all workers: the empty text means that the script may start."""
+        """Answer all workers: "" means that the script may start."""
         if not self.ready.done():
             self.ready.set_result(why)
         if why and self.task:

@@ -6,7 +6,7 @@ from asyncio import StreamReader, StreamWriter
 from typing import Any
 
 CONNECT = 5.0  # Seconds for a connection to another host.
-SILENT = 30.0  # Seconds without a byte after which another host is taken for dead.
+SILENT = 30.0  # Seconds without a byte after which another host counts as dead.
 LONGEST = 1 << 24  # Bytes of a message.
 Endpoint = tuple[str, int]
 TimedOut = asyncio.TimeoutError  # From Python 3.11 on, it is the built-in TimeoutError.
@@ -28,7 +28,7 @@ async def send(writer: StreamWriter, message: object) -> None:
 
 
 async def drained(writer: StreamWriter) -> None:
-    """Wait until the other side takes what was written; raises OSError."""
+    """Wait until the other side receives the written bytes; raises OSError."""
     try:
         await asyncio.wait_for(writer.drain(), SILENT)
     except TimedOut:
@@ -36,7 +36,7 @@ async def drained(writer: StreamWriter) -> None:
 
 
 async def receive(reader: StreamReader, seconds: float = SILENT) -> dict[str, Any]:
-    """Receive a message; raises OSError also if the other side has ended or sends none."""
+    """Receive a message; also raises OSError if the other side has ended or sends none."""
     try:
         line = await asyncio.wait_for(reader.readline(), seconds)
         found = json.loads(line) if line.endswith(b"\n") else None

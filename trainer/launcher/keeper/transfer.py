@@ -14,7 +14,7 @@ from trainer.launcher.keeper.version import Content
 
 
 async def send_file(writer: StreamWriter, message: dict[str, Any], versions: Versions) -> None:
-    """Send the file that a message asks for; raises OSError, or KeeperError if it is not here."""
+    """Send the file that a message requests; raises OSError, or KeeperError if it is missing."""
     found = [each for each in versions.all() if each.id == message.get("version")]
     index = int(message.get("file", 0))
     if not found or not 0 <= index < len(found[0].files):
@@ -27,7 +27,7 @@ async def send_file(writer: StreamWriter, message: dict[str, Any], versions: Ver
 
 
 async def receive_file(reader: StreamReader, host: str, content: Content, target: Path) -> None:
-    """Receive a file from another host; raises OSError if it does not arrive as it was written."""
+    """Receive a file from another host; raises OSError if it fails or the copy is damaged."""
     answer = await receive(reader)
     if answer.get("size") != content.size:
         raise OSError(f"{host} {answer.get('error') or 'has another size'}")

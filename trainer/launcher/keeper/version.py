@@ -1,4 +1,4 @@
-"""Versions, and which of two is newer."""
+"""Versions, and their order."""
 
 import hashlib
 import json
@@ -14,8 +14,8 @@ from trainer.launcher.keeper.output import KeeperError
 class Term(NamedTuple):
     """The time from one meeting to the next, as in Raft; 0 is the time before the first.
 
-    Two terms have the same number only if no host took part in both. `began` is then compared, by
-    the clocks of their leaders: nothing else can tell which is newer.
+    Two terms have the same number only if no host took part in both. Then only `began`, by the
+    clocks of their leaders, shows which is newer.
     """
 
     number: int = 0
@@ -34,7 +34,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Version:
-    """What the host `host`, which has the group rank `rank`, found in the files at `time`.
+    """The files at `time` on the host `host`, which has the group rank `rank`.
 
     `count` counts the versions of a host in a term.
     """
@@ -48,7 +48,7 @@ class Version:
 
     @property
     def order(self) -> tuple[Term, int, int, str]:
-        """The newest version has the greatest; of several writers the lowest rank counts."""
+        """The key for sorting: the newest is the greatest; the lowest rank of writers wins."""
         return (self.term, -self.rank, self.count, self.host)
 
     @property
@@ -58,7 +58,7 @@ class Version:
 
     @property
     def id(self) -> str:
-        """The name of its folder, different for different content."""
+        """The name of its folder, which depends on the content."""
         return f"{self.term.number:06d}.{self.count:06d}-{self.host}-{self.content}"
 
     @property
@@ -81,7 +81,7 @@ class Version:
 def read_version(text: str | bytes, paths: Sequence[str]) -> Version:
     """Read a version from JSON, from this host's disk or from another host.
 
-    Raises KeeperError if it is none, or has a file that is not one of `paths`: another host must
+    Raises KeeperError if it is invalid, or has a file that is not one of `paths`: another host must
     not choose where this one writes.
     """
     try:

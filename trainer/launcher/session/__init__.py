@@ -1,1 +1,1 @@
-"""Sessions: containers in which people work, until their time is over or nobody uses them."""
+"""Sessions: containers in which people work, until their time is over or they are unused."""

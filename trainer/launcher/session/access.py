@@ -1,6 +1,6 @@
-"""The way into a session by SSH: sshd for one connection at a time.
+"""SSH access to a session: one sshd for each connection.
 
-Nothing of it can be reached from the network: `kit session` starts sshd by `docker exec`.
+sshd does not listen on the network: `kit session` starts it by `docker exec`.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from trainer.launcher.errors import FAILURE, LaunchError
 
 SESSION = "KIT_SESSION"
-# The variable with the id of the session, of all that runs in it.
+# The variable with the id of the session, in all processes of the session.
 SHADOW = Path("/etc/shadow")
 HOST_KEY = "ssh_host_ed25519_key"
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
@@ -45,12 +45,12 @@ Subsystem sftp internal-sftp
 
 
 def runtime_folder() -> Path:
-    """Return the folder of what a session keeps while its container runs."""
+    """Return the folder for files that a session keeps while its container runs."""
     return Path(tempfile.gettempdir(), f"kit-session-{os.getuid()}")
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program that may be in a folder for root."""
+    """Return the path of a program, which may be in a folder for root's programs."""
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *SBIN)))
 
 
@@ -60,7 +60,7 @@ def quoted(name: str, value: str) -> str:
 
 
 def set_variables(environ: Mapping[str, str]) -> str:
-    """Return the line that gives logins the container's variables; one of several lines is not."""
+    """Return the line that sets the container's variables for logins, except multi-line ones."""
     fit = {name: value for name, value in environ.items() if name not in OWN and "\n" not in value}
     words = [quoted(name, value) for name, value in sorted(fit.items())]
     return f"SetEnv {' '.join(words)}" if words else ""
@@ -101,7 +101,7 @@ def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str], u
 
 
 def is_locked(user: str, shadow: Path = SHADOW) -> bool:
-    """Whether sshd without PAM lets nobody in as this user, as far as it can be read."""
+    """Whether sshd without PAM refuses this user; False if the file cannot be read."""
     with suppress(OSError):
         for line in shadow.read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -111,7 +111,7 @@ def is_locked(user: str, shadow: Path = SHADOW) -> bool:
 
 
 def make_host_key(notes: Path) -> str:
-    """Make the key of sshd, which outlives the container; return what is wrong, or ""."""
+    """Make the host key of sshd, which is kept after the container; return an error, or ""."""
     key = notes / HOST_KEY
     if key.exists():
         return ""
@@ -121,12 +121,12 @@ def make_host_key(notes: Path) -> str:
 
 
 def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Write the configuration of sshd; return what this version of it refuses, or ""."""
+    """Write the configuration of sshd; return what this version of sshd refuses, or ""."""
     folder = runtime_folder()
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
     write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
-    # A copy: a person who removes the home's notes still comes in.
+    # A copy: logins still work if a person removes kit's folder in the home.
     write_private(folder / HOST_KEY, (notes / HOST_KEY).read_text())
     values = {"folder": folder, "key": HOST_KEY, "variables": set_variables(environ)}
     write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
@@ -144,7 +144,7 @@ def host_key(notes: Path) -> str:
 
 
 def connect() -> None:
-    """Become sshd for one connection, whose client is at this process's input and output."""
+    """Become sshd for one connection, over this process's standard input and output."""
     config, program = runtime_folder() / "sshd_config", find_program("sshd")
     if program is None:
         raise LaunchError(NO_SSHD)

@@ -1,4 +1,4 @@
-"""When a session ends: its time, kept in its home, which outlives the container."""
+"""The end of a session, stored in its home, which is kept after the container."""
 
 import json
 import os
@@ -15,12 +15,12 @@ NOTES = ".kit"
 
 
 class Deadline(NamedTuple):
-    """When a session ends, in seconds since 1970 (0: never), and whether it has."""
+    """The end of a session, in seconds since 1970 (0: never), and whether it has ended."""
 
-    id: str  # Of the session, in the variables of all that runs in it.
+    id: str  # Of the session, in the variables of all its processes.
     until: float
     over: bool = False
-    started: str = ""  # The text that differs from one start of the session to the next.
+    started: str = ""  # Differs between starts of the session.
 
 
 def notes_of(home: Path, session: str) -> Path:
@@ -49,7 +49,7 @@ def read_deadline(notes: Path) -> Deadline | None:
 
 
 def write_deadline(notes: Path, deadline: Deadline) -> None:
-    """Write it; a reader finds the old file or the new one. Raises LaunchError."""
+    """Write the end of the session atomically. Raises LaunchError."""
     file = notes / "session.json"
     try:
         notes.mkdir(mode=0o700, parents=True, exist_ok=True)  # Its user may have removed it.
@@ -67,10 +67,10 @@ def write_deadline(notes: Path, deadline: Deadline) -> None:
 
 
 def begin(notes: Path, started: str, seconds: int | None, now: float) -> Deadline:
-    """Return the end of a session that begins, `seconds` from now at most. Raises LaunchError.
+    """Return the end of a session that begins: `seconds` from now, or the stored end.
 
-    A container that starts again, as after a reboot, keeps the end of the one before, also one that
-    has passed meanwhile: it has the same `started`.
+    A restarted container, as after a reboot, has the same `started`, and keeps the stored end, even
+    if that has passed. Raises LaunchError.
     """
     before = read_deadline(notes)
     same = before is not None and before.started == started and not before.over
@@ -83,7 +83,7 @@ def begin(notes: Path, started: str, seconds: int | None, now: float) -> Deadlin
 
 
 def extended(deadline: Deadline, seconds: float, now: float) -> Deadline:
-    """Return a deadline that is `seconds` later; one that never comes stays so."""
+    """Return a deadline that is `seconds` later; a session without an end stays so."""
     if not deadline.until:
         return deadline
     return deadline._replace(until=max(deadline.until, now) + seconds)

@@ -1,4 +1,4 @@
-"""A session: a container that a person works in until its time is over, or nobody uses it."""
+"""A session: a container in which a person works until its time is over, or it is unused."""
 
 import json
 import os
@@ -44,7 +44,7 @@ from trainer.launcher.tell import notify
 
 WATCH_EVERY = 5.0
 TELL_EVERY = 60.0
-# Seconds between two events that say the same.
+# Seconds between two equal events.
 WARNINGS = (3600.0, 600.0)
 # Seconds before the end.
 END_GRACE = 20.0
@@ -55,13 +55,13 @@ TIME, UNUSED = "its time is over", "nobody was connected and nothing computed fo
 
 
 class Warner:
-    """Knows when to warn of an end; one that has moved is warned of again."""
+    """Decides when to warn of an end; warns again if the end has moved."""
 
     def __init__(self) -> None:
         self._zones: dict[str, float] = {}
 
     def due(self, why: str, left: float) -> bool:
-        """Return whether to warn of an end in `left` seconds; not at the first look at it."""
+        """Return whether to warn of an end in `left` seconds; False at the first call for it."""
         zone = min((each for each in WARNINGS if left <= each), default=float("inf"))
         before = self._zones.get(why, zone)
         self._zones[why] = zone
@@ -87,13 +87,13 @@ class Holder:
         self._warner = Warner()
 
     def begin(self) -> None:
-        """Say which ways lead into the session."""
+        """Log that the session is open, and which ways of access are missing."""
         for missing in filter(None, (self._no_ssh, self._jupyter.missing)):
             say(f"without {'SSH' if missing == self._no_ssh else 'JupyterLab'}: {missing}")
         say(f"the session is open for {self.user}, {self._left(time.time())}")
 
     def step(self) -> str:
-        """Look at the session once; return why it ends, or ""."""
+        """Check the session once; return why it ends, or ""."""
         self._jupyter.keep()
         self._deadline = read_deadline(self._notes) or self._deadline
         idle = self._job.idle or float("inf")
@@ -109,7 +109,7 @@ class Holder:
         return over
 
     def _ends(self, clock: float, now: float) -> dict[str, float]:
-        """Return for each reason to end in how many seconds it holds, if nothing changes."""
+        """Return the seconds until the end by each reason, if nothing changes."""
         ends = {}
         if self._deadline.until:
             ends[TIME] = self._deadline.until - clock
@@ -152,24 +152,24 @@ class Holder:
         return f"for {spoken(self._deadline.until - clock)} still"
 
     def end(self, why: str) -> None:
-        """Let its programs end, and note that it has ended."""
+        """End its programs, and store that it has ended."""
         say(f"session {self._job.name} ends: {why}; its home stays")
         write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
         notify(self._environ, "ended", f"session {self._job.name} has ended: {why}")
         end_programs(self._deadline.id, END_GRACE)
         try:
             write_deadline(self._notes, self._deadline._replace(over=True))
-        except LaunchError as error:  # It has ended all the same.
+        except LaunchError as error:  # The session ends nevertheless.
             say(f"warning: {error}", error=True)
 
     def leave(self) -> None:
-        """Let its programs end; the session continues where its container starts again."""
+        """End its programs; the session continues when its container is started again."""
         say("was asked to end")
         end_programs(self._deadline.id, min(END_GRACE, self._job.stop_grace_period / 2))
 
 
 def make_runtime_folder() -> None:
-    """Make the folder of what a session keeps while its container runs; raises LaunchError."""
+    """Make the folder for files that a session keeps while it runs; raises LaunchError."""
     folder = runtime_folder()
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -202,7 +202,7 @@ def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> 
 
 
 def end_programs(session: str, grace: float) -> None:
-    """End what runs in a session with SIGTERM, and wait until it has ended."""
+    """Send SIGTERM to all processes of a session, and wait until they have ended."""
     mark = f"{SESSION}={session}".encode()
 
     def running() -> list[int]:
@@ -234,7 +234,7 @@ def write_to_terminals(text: str) -> None:
 
 
 def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
-    """Maybe change the end of the session in this container, and tell what it is; LaunchError."""
+    """Apply `change` to the end of this container's session, and print it; raises LaunchError."""
     job = read_job(Settings(os.environ).job)
     if job.session is None:
         raise LaunchError(f"{job.name} is no session")
@@ -251,7 +251,7 @@ def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
 
 
 def session_command() -> None:
-    """Run what `kit session` asks for in the container: a way in, or another end."""
+    """Run a subcommand for `kit session`: access to the session, or a change of its end."""
     words = sys.argv[2:]
     if words == ["connect"]:
         connect()

@@ -1,4 +1,4 @@
-"""JupyterLab of a session, on loopback: `kit session jupyter` brings its port by `docker exec`."""
+"""JupyterLab of a session, on loopback: `kit session jupyter` forwards it by `docker exec`."""
 
 import json
 import secrets
@@ -18,18 +18,18 @@ from trainer.launcher.session.access import find_program, runtime_folder, write_
 
 NO_JUPYTER = "its image has no JupyterLab: `RUN pip install jupyterlab` adds it"
 AGAIN = 60.0
-# Seconds from one start to the next, if it ends at once.
+# Seconds between two starts, if it ends at once.
 
 
 def free_port() -> int:
-    """Return a port of loopback that nothing listens on."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Jupyter:
-    """JupyterLab with a token, on loopback; it is started again if it ends."""
+    """JupyterLab with a token, on loopback; it is restarted if it ends."""
 
     def __init__(self, notes: Path, home: Path, environ: Mapping[str, str]) -> None:
         self._program = find_program("jupyter-lab")
@@ -41,7 +41,7 @@ class Jupyter:
         self.missing = "" if self._program else NO_JUPYTER
 
     def keep(self) -> None:
-        """Start it, if it does not run and was not started a moment ago."""
+        """Start it, if it does not run and was not started recently."""
         if self._process is not None:
             if self._process.poll() is None:
                 return
@@ -65,7 +65,7 @@ class Jupyter:
             say(what, error=True)
 
     def _start(self, program: str) -> "subprocess.Popen[bytes]":
-        """Start it; its token is in no command line."""
+        """Start it; no command line has its token."""
         options = ("--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1")
         port = (f"--ServerApp.port={self._port}", "--ServerApp.port_retries=0")
         root = f"--ServerApp.root_dir={self._home}"
@@ -83,7 +83,7 @@ class Jupyter:
             )
 
     def connected(self) -> int:
-        """Return how many tabs are open, or whether a kernel computes, from its API."""
+        """Return the number of open tabs, or whether a kernel computes, from its API."""
         if self._process is None:
             return 0
         from http.client import HTTPException
@@ -96,7 +96,7 @@ class Jupyter:
         return 0
 
     def _ask(self, path: str) -> Any:
-        # urllib would ask a proxy of the environment, and show it the token.
+        # urllib would use a proxy of the environment, and send it the token.
         from http.client import HTTPConnection
 
         connection = HTTPConnection("127.0.0.1", self._port, timeout=5)

@@ -1,4 +1,4 @@
-"""Whether somebody uses a session: connections from outside, and its GPUs or processors."""
+"""Detects the use of a session: connections from outside, and work on its GPUs or CPUs."""
 
 import os
 import subprocess
@@ -12,15 +12,15 @@ from trainer.launcher.container import CGROUP, has_gpus
 PROC = Path("/proc")
 TERMINALS = Path("/dev/pts")
 BUSY_CORES = 0.2
-# Cores in use on the mean; editors and shells that wait use less.
+# Mean number of busy cores; waiting editors and shells use less.
 
 
 def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> int:
-    """Count what was started in this container from outside: `docker exec` leaves it no parent.
+    """Count the processes that `docker exec` has started in this container: they have no parent.
 
-    An SSH connection is one, and a `kit shell` on whose terminal somebody has typed in the last
-    `idle` seconds: nobody ends one whose client was lost. The container's first process has no
-    parent either, and kernel threads, which have no command line.
+    These are SSH connections, and each `kit shell` with input on its terminal in the last `idle`
+    seconds: a shell whose client was lost does not end. The container's first process, and kernel
+    threads, which have no command line, have no parent either.
     """
     found = 0
     for entry in proc.iterdir():
@@ -35,7 +35,7 @@ def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> 
 
 
 def typed(terminals: Path, device: int) -> float:
-    """Return how many seconds ago somebody has typed on a terminal; 0 if unknown."""
+    """Return the seconds since the last input on a terminal; 0 if unknown."""
     # proc(5), tty_nr: the minor number is in bits 31 to 20 and 7 to 0.
     number = device & 0xFF | device >> 12 & 0xFFF00
     with suppress(OSError):
@@ -44,7 +44,7 @@ def typed(terminals: Path, device: int) -> float:
 
 
 def gpus_compute() -> bool | None:
-    """Return whether a GPU of this container computes now; None if it has none that can tell."""
+    """Return whether a GPU of this container computes now; None if no GPU reports it."""
     if not has_gpus():
         return None
     query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
@@ -58,7 +58,7 @@ def gpus_compute() -> bool | None:
 
 
 def processor_seconds() -> float:
-    """Return the seconds that this container has spent on processors; 0 if unknown."""
+    """Return the CPU time of this container in seconds; 0 if unknown."""
     with suppress(OSError, ValueError):
         for line in (CGROUP / "cpu.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -79,10 +79,9 @@ class Sight(NamedTuple):
 
 
 def look(before: Sight, now: float, connected: int, computes: bool | None, spent: float) -> Sight:
-    """Return what is known now.
+    """Return the present use of a session.
 
-    `computes` is whether a GPU computes; where none can tell, the processors tell it, which have
-    `spent` so many seconds.
+    `computes` is whether a GPU computes; if it is None, `spent` decides, the CPU time in seconds.
     """
     if computes is None:
         computes = spent - before.processor > BUSY_CORES * (now - before.at)

@@ -7,25 +7,25 @@ of the built-in training is elastic/agent.py.
     python3 launch.py               run the training of the job file, as one host of several
     python3 launch.py coordinator   decide which hosts of a built-in training train together
     python3 launch.py rendezvous    decide which hosts of a script run it together
-    python3 launch.py health        the container's health check: are the GPUs still there?
+    python3 launch.py health        the container's health check: are the GPUs still usable?
     python3 launch.py session …     in the container of a session: about, connect, jupyter, extend
     python3 launch.py notify KIND MESSAGE
-                                    let the coordinator notify people
+                                    send a notification by the coordinator
 
 kit joins the modules of this program to one file (trainer/contract/programs.py), and mounts it into
 any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. So they use
-only the standard library and Python 3.10, and define no name twice.
+only the standard library and Python 3.10, and all names are unique.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port where hosts meet; a name has one address
     KIT_NNODES               MIN:MAX hosts of the job, for the coordinator and for scripts; not for
                              hosts of a built-in training: a change must not start them again
-    KIT_NPROC                processes on this host: its GPUs, or its CPU workers; of TensorFlow,
-                             one process uses as many GPUs
+    KIT_NPROC                processes on this host: its GPUs, or its CPU workers; with TensorFlow,
+                             the GPUs of its single process
     KIT_SPARES               number of spares, where KIT_NNODES is set; default: 0
     KIT_SPARE                set on a spare: a host that takes part only while others are missing
-    KIT_OWNER, KIT_PRIORITY  of a job of the queue: whose it is, and its priority from 0 to 100
-    KIT_SINCE, KIT_WAITED    set by the queue: when it has given this host to the job, in seconds
+    KIT_OWNER, KIT_PRIORITY  of a job of the queue: its owner, and its priority from 0 to 100
+    KIT_SINCE, KIT_WAITED    set by the queue: when it allocated this host to the job, in seconds
                              since 1970, and the seconds for which the job had waited until then
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
@@ -36,11 +36,11 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_WORKSPACE            folder of the job's code; default: /workspace
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
-    KIT_NOTIFY               for the coordinator: whom it notifies of what (JSON)
+    KIT_NOTIFY               for the coordinator: receivers and kinds of notifications (JSON)
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
                              each other are reported; default: 60
-    KIT_ONE_RUN              set if nothing restarts a host: what ends one then ends all
+    KIT_ONE_RUN              set if nothing restarts a host: the end of one host then ends all
 
 It prints lines for people and, unless standard output is a terminal, events for programs
 (contract/events.py). Foreseeable errors are raised as LaunchError; its message says what to do.
@@ -126,10 +126,10 @@ def marked(name: str, values: Mapping[str, object]) -> str:
 
 
 # -------- contract/script.py
-# How the command of a job begins: with a Python script, or with `-m` and a module.
+# Checks that the command of a job begins with a Python script, or with `-m` and a module.
 #
-# The launcher starts one process for each GPU with Python, so a command that begins with another
-# program, or with a launcher of its own, would fail or train on each GPU alone. kit checks this
+# The launcher starts one Python process for each GPU, so a command that begins with another
+# program, or with its own launcher, would fail or train separately on each GPU. kit checks this
 # before a deploy; the launcher, which contains this module, checks it again.
 
 SCRIPTS = (".py", ".pyc", ".pyw", ".pyz")
@@ -146,7 +146,7 @@ LAUNCHERS = (
 
 
 def foreign_start(command: Sequence[str]) -> str:
-    """Return what a command begins with in place of a script or a module, or ""."""
+    """Return the beginning of a command that is not a script or a module, or ""."""
     first = command[0]
     if first == "-m":
         module = "".join(command[1:2])
@@ -156,27 +156,27 @@ def foreign_start(command: Sequence[str]) -> str:
     if name.lower().endswith(SCRIPTS):
         paths = (f"/{each.replace('.', '/')}.py" for each in LAUNCHERS if "." in each)
         return first if f"/{first}".endswith(tuple(paths)) else ""
-    # A script may have a name without `.py`. Folders named bin have programs.
+    # A script may lack `.py`, but files in folders named bin are programs.
     return "" if name and "." not in name and folders and folders[-1] != "bin" else first
 
 
 # -------- contract/code.py
-# How the code of a job travels: a data set of one archive. The launcher's program contains it.
+# The data set with the code of a job: one archive. A module of the launcher's program.
 
 PREFIX = "code-"
-# The beginning of the data set's name; the digits of its version follow.
+# The prefix of the data set's name; the digits of its version follow.
 DIGITS = 12
-# Those of the archive's SHA-256 that name a version.
+# Number of digits of the archive's SHA-256 in the name.
 ARCHIVE = "code.pax"
-# A tar archive. Not called .tar: the store unpacks those, and this one keeps modes and links.
+# A tar archive. It is not named .tar, as the store would unpack it and lose modes and links.
 WORKSPACE = "/workspace"
-# Where it is unpacked; NVIDIA's and PyTorch's images work there, too.
+# The folder for the unpacked code, also the working folder of NVIDIA's and PyTorch's images.
 UNPACKED = ".kit-code"
-# The file in that folder with the SHA-256 of what is unpacked there.
+# The file in that folder with the SHA-256 of the unpacked archive.
 
 
 def code_name(sha256: str) -> str:
-    """Return the name of the data set with an archive, which is that of its content."""
+    """Return the name of the data set with an archive, which depends on its content."""
     return f"{PREFIX}{sha256[:DIGITS]}"
 
 
@@ -186,21 +186,21 @@ def code_name(sha256: str) -> str:
 Kind = Literal["completed", "failed", "ended", "host_lost", "left_out", "session_ending"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 USUAL = KINDS[:5]
-"""The kinds that are sent without `on`."""
+"""The kinds that are sent by default, without `on`."""
 WEB = ("http", "https")
 """The schemes of webhooks; the others are Apprise's."""
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL, or "" if it is none."""
+    """The scheme of a URL; "" if the text is not a URL."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://[^\s/]", url)
     return found[1].lower() if found and not re.search(r"[\s\x00-\x1f]", url) else ""
 
 
 def shown_url(url: str) -> str:
-    """A URL for people, without what may be secret in it."""
+    """A URL for people, without parts that may be secret."""
     scheme = scheme_of(url)
-    if scheme not in WEB:  # Apprise has tokens in the place of the host, too.
+    if scheme not in WEB:  # Apprise's URLs may have tokens instead of the host.
         return f"{scheme}://…" if scheme else "…"
     try:
         parts = urlsplit(url)
@@ -224,11 +224,11 @@ def webhook_fault(url: str) -> str:
 
 
 # -------- contract/allocation.py
-# The GPUs that the queue has given to a container; the launcher's program contains it.
+# The GPUs that the queue has allocated to a container; a module of the launcher's program.
 
 
 class Allocation(NamedTuple):
-    """The GPUs of one host that a job of the queue has.
+    """The GPUs of one host that the queue has allocated to a job.
 
     It got them at `since`, in seconds since 1970, after it had waited for `waited` seconds in all.
     """
@@ -241,9 +241,9 @@ class Allocation(NamedTuple):
 
 
 def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Read the variables of a container; None of a job that is not the queue's.
+    """Read the variables of a container; None if no queue has started the job.
 
-    A controller of an older kit does not say since when: then it is the start of the launcher.
+    A controller of an older kit does not set the time: then it is the start of the launcher.
     """
     owner, since = environ.get("KIT_OWNER"), environ.get("KIT_SINCE") or environ.get("KIT_BEGAN")
     if not owner or not since:
@@ -253,11 +253,11 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 # -------- contract/exits.py
-# Exit statuses of the trainer's programs that kit knows, beside 0, 1 and 2.
+# Exit statuses of the trainer's programs that kit handles, besides 0, 1 and 2.
 
 NOT_OVER = 75
-"""The coordinator has ended before its job: an engine moves it, or hosts will start the job again.
-An engine that restarts failed programs only must start it again (EX_TEMPFAIL of sysexits.h)."""
+"""The coordinator has ended before its job: an engine moves it, or hosts will restart the job.
+Engines that only restart failed programs must restart it (EX_TEMPFAIL of sysexits.h)."""
 
 
 # -------- launcher/output.py
@@ -284,15 +284,15 @@ def emit(name: str, **values: object) -> None:
 
 
 # -------- launcher/errors.py
-# Foreseeable errors, and their report at the end of a program.
+# Expected errors, and their report at the end of a program.
 
-MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
+MISTAKE, FAILURE = 2, 1  # Exit codes: a mistake in the input; work has failed.
 
 
 class LaunchError(Exception):
-    """A foreseeable error; `kind` is a class of failed events."""
+    """An expected error; `kind` is a class of failed events."""
 
-    known = False  # Whether the rendezvous has sent it, so that all know of it.
+    known = False  # Whether the rendezvous has sent it, so that all hosts know of it.
 
     def __init__(
         self,
@@ -306,8 +306,8 @@ class LaunchError(Exception):
     ) -> None:
         """`rank` and `exit_code` are those of the worker that failed, if one did.
 
-        `fault` is equal for failures of a script at the same place, "" if that says nothing of the
-        script. `host` is another host, on which it failed.
+        `fault` is equal for failures of a script at the same place, "" if the script is not the
+        cause. `host` is another host, on which it failed.
         """
         super().__init__(message)
         self.code, self.kind = code, kind
@@ -335,7 +335,7 @@ def guarded(act: Callable[[], int | None]) -> int:
 # The path of this program, which starts itself again as the agent and as each worker.
 
 PROGRAM = Path(__file__).resolve()
-if __package__:  # This is a module of the trainer's package: the program is the file beside it.
+if __package__:  # A module of the trainer's package: the program is the file beside it.
     PROGRAM = PROGRAM.parents[1] / "launch.py"
 
 
@@ -344,7 +344,7 @@ if __package__:  # This is a module of the trainer's package: the program is the
 
 
 class Settings:
-    """The variables above, with their defaults filled in."""
+    """The variables of trainer/launcher/__init__.py, with their defaults."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.host = read_variable(environ, "KIT_HOST", socket.gethostname())
@@ -361,7 +361,7 @@ class Settings:
 
     @property
     def rendezvous(self) -> tuple[str, int]:
-        """Where hosts meet, which a session lacks; raises LaunchError."""
+        """The endpoint where hosts meet; raises LaunchError without one, as in a session."""
         return parse_endpoint(read_variable({"KIT_RENDEZVOUS": self._rendezvous}, "KIT_RENDEZVOUS"))
 
 
@@ -369,18 +369,18 @@ QUIET = 600  # Seconds, unless the job has `quiet`.
 
 
 class Interactive(NamedTuple):
-    """A session: the home that stays, and the public keys of those who may come in."""
+    """A session: its persistent home folder, and the public keys that may log in."""
 
     home: str
     keys: tuple[str, ...] = ()
-    started: str = ""  # It differs from one start of the session to the next.
+    started: str = ""  # Differs between starts of the session.
 
 
 class Job(NamedTuple):
     """The part of a job that the launcher reads."""
 
     name: str  # Also part of the rendezvous id.
-    command: tuple[str, ...]  # The user's own script, its arguments; empty: the built-in training.
+    command: tuple[str, ...]  # The user's script and arguments; empty: the built-in training.
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
@@ -391,8 +391,8 @@ class Job(NamedTuple):
     quiet: int = QUIET  # Seconds after which an idle rank is reported; 0: never.
     max_duration: int | None = None  # Seconds after which the job ends.
     idle: int | None = None  # Seconds without work after which it ends.
-    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends so.
-    session: Interactive | None = None  # In place of a command.
+    stop_grace_period: int = 60  # Seconds for a last checkpoint, if it ends by a limit.
+    session: Interactive | None = None  # Instead of a command.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -475,7 +475,7 @@ def read_job(path: Path) -> Job:
 
 
 def read_session(path: Path, content: Mapping[str, Any]) -> Interactive | None:
-    """Read a session; None if the job is none."""
+    """Read a session; None for other jobs."""
     section = content.get("session")
     if section is None:
         return None
@@ -499,7 +499,7 @@ def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
-    """Read after how many seconds an idle rank is reported; 0: never."""
+    """Read the seconds after which an idle rank is reported; 0: never."""
     quiet = content.get("quiet", QUIET)
     if type(quiet) is not int or quiet < 0:
         raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
@@ -515,7 +515,7 @@ def read_seconds(path: Path, content: Mapping[str, Any], key: str) -> int | None
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
-    """Read which files of a script are kept, and how many versions of them."""
+    """Read the paths of a script's kept files, and the number of versions."""
     section = content.get("checkpoint", {}) if "command" in content else {}
     files, keep = section.get("files", []), section.get("keep", 3)
     if not isinstance(files, list) or not all(isinstance(each, str) for each in files):
@@ -545,7 +545,7 @@ def read_secrets(names: str, folder: Path) -> dict[str, str]:
 
 
 # -------- launcher/process.py
-# The limits and the privileges of this process, and its end with its parent.
+# The limits and the privileges of this process, and its death with its parent.
 
 OPEN_FILES = 65536  # As the rendered files allow; docker run with Docker 29 allows 1,024.
 
@@ -577,18 +577,18 @@ def stay_unprivileged() -> None:
 # -------- launcher/waiting.py
 # Waiting for services that may start later.
 
-REPEAT = 30  # Seconds between two lines on what the launcher waits for.
+REPEAT = 30  # Seconds between two lines about a service that does not answer.
 Answer = TypeVar("Answer")
 
 
 class BrokenAnswerError(OSError):
-    """A service has begun its answer and not ended it: it was up."""
+    """A service has sent an incomplete answer, so it was up."""
 
 
 def until_answered(
     ask: Callable[[], Answer], names: tuple[str, str, str], wait: float, advice: str, kind: str
 ) -> Answer:
-    """Ask twice a second until there is an answer, and now and then say why there is none.
+    """Call `ask` twice a second until it returns an answer; log the errors at intervals.
 
     `names` are the service, its address, and the beginning of the message if it never answers.
     Raises LaunchError after `wait` seconds of silence.
@@ -639,7 +639,7 @@ def visible_devices() -> str:
 def has_gpus() -> bool:
     """Whether this container should have GPUs.
 
-    A device of the Container Device Interface, as Kubernetes and DRA give it, sets `void` so that
+    Devices of the Container Device Interface, as from Kubernetes and DRA, set `void` so that
     NVIDIA's hook adds no others (nvidia-container-toolkit, pkg/nvcdi).
     """
     visible = visible_devices()
@@ -647,10 +647,10 @@ def has_gpus() -> bool:
 
 
 def list_gpus(number: str = "KIT_NPROC") -> list[str]:
-    """The GPUs as nvidia-smi lists them; the variable `number` says how many there must be."""
+    """The GPUs as nvidia-smi lists them; the variable `number` is the required number."""
     if not has_gpus():
         return []
-    # With this variable there is no container that could lack its GPUs.
+    # With this variable, the job does not run in a container.
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return chosen_gpus()
     needed = read_number(os.environ, number, "1")
@@ -697,7 +697,7 @@ def check_health() -> None:
 
 
 def available_cores() -> int:
-    """The number of CPUs that this container may use: `limits.cpus` is a share of CPU time."""
+    """The number of CPUs that this container may use: `limits.cpus` limits CPU time."""
     cores = float(len(os.sched_getaffinity(0)))
     with suppress(OSError, ValueError, ZeroDivisionError):
         if (file := CGROUP / "cpu.max").exists():  # Version 2; version 1 has two files.
@@ -711,7 +711,7 @@ def available_cores() -> int:
 
 
 # -------- launcher/disk.py
-# The folder of checkpoints: its permissions, and the room on its disk.
+# The folder of checkpoints: its permissions, and the free space on its disk.
 
 
 def check_checkpoints(folder: Path) -> None:
@@ -738,13 +738,13 @@ WRITTEN = (
     "tensorboard",
     "tokens",
 )
-"""Beginnings of the names that a training writes in its folder of checkpoints."""
+"""Prefixes of the names that a training writes in its folder of checkpoints."""
 
 
 def unchangeable(folder: Path) -> str:
     """A file of a training that another user wrote and this one cannot change, or "".
 
-    Other files are left alone: a disk of its own has lost+found, which belongs to root.
+    Other files are ignored: a separate disk has lost+found, which belongs to root.
     """
     with os.scandir(folder) as entries:
         ours = (entry for entry in entries if entry.name.startswith(WRITTEN))
@@ -752,10 +752,10 @@ def unchangeable(folder: Path) -> str:
 
 
 def wait_for_room(folder: Path) -> None:
-    """Wait until this host's disk has room for one more checkpoint, as large as the newest.
+    """Wait until this host's disk has space for one more checkpoint, as large as the newest.
 
-    Without room, training would fail again at the next checkpoint. The other hosts continue
-    without this one, if the job allows that; it joins them when there is room.
+    Without space, training would fail again at the next checkpoint. The other hosts continue
+    without this one, if the job allows that; it joins them when there is space.
     """
     needed = size_of_newest(folder)
     said = 0.0
@@ -787,7 +787,7 @@ def show_bytes(number: int) -> str:
 # Data sets: the data agent of this host fetches them before the training starts.
 
 SILENT = (
-    30  # Seconds without a line after which the agent is taken for dead; it sends one a second.
+    30  # Seconds without a line after which the agent counts as dead; it sends one per second.
 )
 
 
@@ -810,7 +810,7 @@ class DataAgent(HTTPConnection):
 
 
 class FetchProgress:
-    """Tells how far the agent is: at once if something changes, else every 10 s."""
+    """Logs the agent's progress: at once if something changes, otherwise every 10 s."""
 
     def __init__(self) -> None:
         self._last, self._due = "", 0.0
@@ -818,11 +818,11 @@ class FetchProgress:
 
     @property
     def begun(self) -> bool:
-        """Whether the agent has said anything."""
+        """Whether the agent has reported anything."""
         return bool(self._shown)
 
     def show(self, line: Mapping[str, Any]) -> None:
-        """Say a line of the agent, or not."""
+        """Log a report of the agent if it is due."""
         kind = f"{line['name']}@{line['version']} {line['state']} {line.get('note', '')}"
         if kind == self._last and time.monotonic() < self._due:
             return
@@ -849,8 +849,8 @@ class FetchProgress:
 def fetch_data(settings: Settings, job: str) -> dict[str, str]:
     """Wait until this host has the job's data sets; return the folder of each.
 
-    The connection, and a lock on each data set, stay open in the programs that replace this one:
-    as long as they are, the agent removes none of these data sets.
+    The connection, and a lock on each data set, stay open in the programs that replace this one.
+    Until they close, the agent removes none of these data sets.
     """
     if not settings.data_sets:
         return {}
@@ -864,7 +864,7 @@ def fetch_data(settings: Settings, job: str) -> dict[str, str]:
 
 
 def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
-    """Ask the agent for the job's data sets, and wait. OSError: try again later."""
+    """Request the job's data sets from the agent, and wait. OSError: try again later."""
     agent, progress = DataAgent(settings.data_socket), FetchProgress()
     body = json.dumps({"who": job, "data": settings.data_sets})
     agent.request("POST", "/use", body, {"Content-Type": "application/json"})
@@ -876,7 +876,7 @@ def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
 
 
 def follow_fetch(settings: Settings, agent: DataAgent, progress: FetchProgress) -> dict[str, str]:
-    """Say how far the agent is until the data sets have arrived; the connection stays open."""
+    """Log the agent's progress until the data sets have arrived; the connection stays open."""
     sock, answer = agent.sock, agent.getresponse()
     if answer.status != 200:
         found = json.loads(answer.read())
@@ -896,7 +896,7 @@ def follow_fetch(settings: Settings, agent: DataAgent, progress: FetchProgress) 
 
 def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
     """Lock a data set against removal; return its folder as this container sees it."""
-    with suppress(ValueError):  # Of a path in the store, which is mounted at the same place.
+    with suppress(ValueError):  # The path is in the store, which is mounted at the same place.
         path = str(settings.data_socket.parent / Path(path).relative_to(answer["cache"]))
     mark = Path(path).parent / "COMPLETE"
     try:
@@ -911,13 +911,13 @@ def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
 
 
 # -------- launcher/workspace.py
-# The code that travels with a job: its archive becomes the folder in which the job runs.
+# The code of a job: its archive is unpacked to the folder in which the job runs.
 
 
 def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) -> None:
     """Unpack the job's code, and make its folder the current one; raises LaunchError.
 
-    A container that starts again finds its folder as it left it.
+    A restarted container keeps its folder unchanged.
     """
     folder = writable(settings.workspace)
     mark = folder / UNPACKED
@@ -938,7 +938,7 @@ def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) ->
 
 
 def writable(wanted: Path) -> Path:
-    """Make the folder of the code; without the right to, one in the folder for temporary files."""
+    """Make the folder of the code; without permission, one in the folder for temporary files."""
     own = Path(tempfile.gettempdir(), f"workspace-{os.getuid()}")
     for folder in (wanted, own):
         with suppress(OSError):
@@ -975,9 +975,9 @@ def verify_archive(archive: Path, digest: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive whose SHA-256 is right; times are those of now. Raises LaunchError.
+    """Unpack an archive with the right SHA-256, with new file times. Raises LaunchError.
 
-    Python takes compiled code for that of a source with the same time and size.
+    Python reuses compiled code of a source file that has the same time and size.
     """
     try:
         with tarfile.open(archive) as members:
@@ -1015,12 +1015,12 @@ def unpack_member(members: tarfile.TarFile, member: tarfile.TarInfo, place: Path
 # -------- launcher/interfaces.py
 # This host's addresses, with their interfaces.
 
-# Where a socket address has its number, and the length of that (netinet/in.h).
+# Offset and length of the number in a socket address (netinet/in.h).
 NUMBERS = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}
 
 
 class InterfaceAddress(ctypes.Structure):
-    """One address of one interface, as a link of the list of getifaddrs(3)."""
+    """One address of one interface: an element of getifaddrs(3)'s linked list."""
 
 
 InterfaceAddress._fields_ = [
@@ -1037,8 +1037,8 @@ InterfaceAddress._fields_ = [
 def interface_addresses() -> dict[str, str]:
     """All addresses of this host, each with its interface, in the order of getifaddrs(3).
 
-    NCCL and gloo find interfaces with the same call, by the same names, and take the first address
-    of the one that they get.
+    NCCL and gloo find interfaces by the same call and the same names, and use the first address of
+    the chosen one.
     """
     libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
     found: dict[str, str] = {}
@@ -1069,7 +1069,7 @@ def find_rendezvous(endpoint: tuple[str, int]) -> str:
     family = min(entry[0] for entry in found)
     addresses = sorted({str(entry[4][0]) for entry in found if entry[0] == family})
     if len(addresses) > 1:
-        # Each agent would pick one at random, and torchrun would wait for ever without a message.
+        # Each agent would pick one at random, and torchrun would wait forever without a message.
         several = f"KIT_RENDEZVOUS: {host} has {len(addresses)} addresses ({', '.join(addresses)})"
         raise LaunchError(f"{several}; name one service with a single replica")
     with socket.create_connection((addresses[0], port), timeout=5) as connection:
@@ -1104,7 +1104,7 @@ def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[
 
 
 def nccl_takes(chosen: str, name: str) -> bool:
-    """Whether NCCL_SOCKET_IFNAME matches an interface; gloo's variable takes whole names only.
+    """Whether NCCL_SOCKET_IFNAME matches an interface; gloo's variable accepts whole names only.
 
     `eth` is a prefix, `=eth1` an exact name, `^docker` excludes (ncclFindInterfaces).
     """
@@ -1116,7 +1116,7 @@ def nccl_takes(chosen: str, name: str) -> bool:
 
 
 def free_ports(address: str) -> list[int]:
-    """Two ports of this host that nobody uses."""
+    """Two free ports of this host."""
     family = family_of(address)
     free = partial(socket.create_server, (address, 0), family=family)
     with free() as first, free() as second:
@@ -1127,9 +1127,9 @@ RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker
 
 
 def own_address(names: Sequence[str]) -> str:
-    """The address of this host among those of `names`, to listen only there.
+    """The address of this host among those of `names`, to listen only at this one.
 
-    If there is none, as behind a NAT, this logs that and returns the address of all interfaces.
+    If there is none, as behind a NAT, log this and return the address of all interfaces.
     """
     deadline = time.monotonic() + RESOLVED
     while True:
@@ -1151,7 +1151,7 @@ def family_of(name: str) -> socket.AddressFamily:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Listen at an address, before anybody gets the address; raises LaunchError."""
+    """Listen at an address, before it is passed to others; raises LaunchError."""
     try:
         return socket.create_server((address, port), family=family_of(address))
     except OSError as error:
@@ -1162,7 +1162,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 # -------- launcher/checks.py
-# Mistakes that each restart would repeat, found before the start.
+# Checks before the start for mistakes that each restart would repeat.
 
 
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
@@ -1184,7 +1184,7 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
             advice = "begin with the script itself, or with its own module"
             raise LaunchError(f"{settings.job}: command: begins with {start}; {advice}")
         if job.files:
-            with suppress(OSError):  # Then the check fails.
+            with suppress(OSError):  # The check below reports it.
                 settings.checkpoints.mkdir(parents=True, exist_ok=True)
             check_checkpoints(settings.checkpoints)
         return " ".join(job.command)
@@ -1195,8 +1195,8 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
 
 
 def check_training(settings: Settings) -> str:
-    """Check for mistakes that would end the built-in training; download data if it may."""
-    # These modules too use only the standard library.
+    """Check for mistakes that would end the built-in training; download data if allowed."""
+    # These modules also use only the standard library.
     from trainer.core.job import JobError, installed_torch, load_job, torch_fault
     from trainer.data.fetched import place_data
     from trainer.data.files import DataMissingError, DownloadError, find_files, to_download
@@ -1228,7 +1228,7 @@ def download(train: Any, data: Path, host: str) -> None:
     require_torchvision("download")
     try:
         from trainer.vision.downloads import download as download_all
-    except Exception as error:  # Of a torchvision that does not match torch.
+    except Exception as error:  # torchvision does not match torch.
         raise LaunchError(f"torchvision does not work here: {error}") from error
     os.environ["KIT_HOST"] = host
     download_all(train, data)
@@ -1288,16 +1288,16 @@ def worker_failure(
 
 
 def fault_of(how: str, said: str) -> str:
-    """What is equal in failures at the same place: the exception's type and line, or `how`.
+    """A key that is equal for failures at the same place: the exception's type and line, or `how`.
 
-    The words of an exception may have numbers and addresses that differ each time.
+    The message of an exception may have numbers and addresses that differ each time.
     """
     kind, place = re.match(r"[\w.]+", said), re.search(r"\([^()]*:\d+\)$", said)
     return f"{kind[0]} {place[0] if place else ''}".rstrip() if kind else how
 
 
 def exception_in(file: Path) -> str:
-    """The last words that a worker's `Prefix` wrote, a moment after the worker's end, or ""."""
+    """The exception that a worker's `Prefix` writes shortly after the worker's end, or ""."""
     for _ in range(20):
         with suppress(OSError):
             return file.read_text(errors="replace")
@@ -1336,7 +1336,7 @@ class Trace:
 
 
 # -------- group/messages.py
-# What hosts and the coordinator tell each other: whole states, so that any message may be lost.
+# Messages of hosts and the coordinator. Each has the whole state, so any one may be lost.
 #
 # A host repeats its report several times a second: that is also its heartbeat. The coordinator
 # answers each report with its present order for that host.
@@ -1354,7 +1354,7 @@ MessageT = TypeVar("MessageT", bound="Report | Order")
 
 
 class MalformedError(ValueError):
-    """A line that is no message of this version."""
+    """A line that is not a message of this version."""
 
 
 def name_agent(host: str, number: int) -> str:
@@ -1363,7 +1363,7 @@ def name_agent(host: str, number: int) -> str:
 
 
 def host_of(agent: str) -> str:
-    """The host in the name of an agent's process: all that a new coordinator knows of some."""
+    """The host in an agent's name; a new coordinator may know nothing more of it."""
     return agent.rpartition("-")[0]
 
 
@@ -1375,7 +1375,7 @@ class Member:
     host: str
     store: str  # host:port of the store of its first worker or, for a script, of its torchrun.
     workers: int
-    port: int = 0  # Another free one, for a script's own store.
+    port: int = 0  # Another free port, for a script's own store.
 
     @property
     def address(self) -> str:
@@ -1449,7 +1449,7 @@ class Result:
 
     @property
     def words(self) -> str:
-        """It in words."""
+        """The progress in words."""
         figure = "" if self.loss is None else f", loss {self.loss:.4g}"
         if self.accuracy is not None:
             figure = f", accuracy {self.accuracy * 100:.1f} %"
@@ -1473,7 +1473,7 @@ class Report:
     """The state of a host.
 
     `generation` is that of the group that its workers have joined last, `left` the newest one that
-    at least one of them has left, be it by a fault. `ready`: all of them wait for a group.
+    at least one of them has left, with or without a fault. `ready`: all of them wait for a group.
     """
 
     agent: str  # Names the agent's process.
@@ -1481,13 +1481,13 @@ class Report:
     workers: int
     store: str = ""
     generation: int = 0
-    members: tuple[str, ...] = ()  # The agents of that group, for a coordinator that is new.
+    members: tuple[str, ...] = ()  # The agents of that group, for a new coordinator.
     left: int = 0
     ready: bool = False
-    heard: int = 0  # The newest generation that it knows.
-    reached: tuple[int, int] = (0, 0)  # Exchanges in that group: the last worker's, the first's.
-    still: bool = False  # One of its workers in that group stands still, by itself or as it waits.
-    starting: bool = False  # Not all of its workers run: nobody waits for them.
+    heard: int = 0  # The newest generation that it knows of.
+    reached: tuple[int, int] = (0, 0)  # Lowest and highest number of its workers' collectives.
+    still: bool = False  # One of its workers in that group stalls, by a fault or as it waits.
+    starting: bool = False  # Not all of its workers run: the next group does not wait for them.
     leaving: bool = False  # It was asked to end.
     spare: bool = False  # It joins only if a group lacks hosts.
     saved: int = -1  # The step of its newest checkpoint, while it is in no group; -1: none.
@@ -1496,28 +1496,28 @@ class Report:
     out: Halt | None = None  # Why it is left out, until a person releases it.
     result: Result | None = None  # At its end.
     stops: bool = False  # It was asked to end; a script may still save.
-    told: tuple[str, ...] = ()  # The notices that were sent, as the last order has them.
-    notice: Notice | None = None  # It is no host of the job, and only sends this.
+    told: tuple[str, ...] = ()  # The ids of sent notices, from the last order.
+    notice: Notice | None = None  # The sender is not a host of the job, and only sends this.
     # Of a host of a script:
     port: int = 0  # As in Member.
-    number: int = 0  # Of the round that it has joined last.
+    number: int = 0  # The number of the round that it has joined last.
     bounds: tuple[int, int, int] | None = None  # The least and the most hosts, and the spares.
-    failure: Halt | None = None  # How the script has failed here in the round that it has left.
-    content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
+    failure: Halt | None = None  # The script's failure here in the round that it has left.
+    content: str | None = None  # Of its newest checkpoint; None: unknown.
     once: bool = False  # Nothing restarts this host.
-    asks: bool = False  # It only asks, while it prepares itself.
+    asks: bool = False  # It only asks for the state, while it starts up.
     # Of a job that may end by itself (spent.py):
     ran: float | None = None  # Seconds since the first start that it knows of; None: asked to end.
     idle: float | None = None  # Seconds for which it has computed nothing.
-    ends: str = ""  # The key of the job by which all end, as it has found.
+    ends: str = ""  # The key of the job whose limit it has found to be reached: all end.
 
 
 @dataclass(frozen=True)
 class Order:
     """The order to a host; `generation` is that of the group that it concerns.
 
-    wait: nothing. join: form `group`. leave: leave the group at the end of a step. abort: close the
-    group's connections, and leave it. end: end the workers, as all are done or because of `halt`.
+    wait: do nothing. join: form `group`. leave: leave the group at the end of a step. abort: close
+    the group's connections, and leave it. end: end the workers, as all are done or due to `halt`.
     """
 
     kind: Literal["wait", "join", "leave", "abort", "end"] = "wait"
@@ -1528,15 +1528,15 @@ class Order:
     why: str = ""  # Why the group is over, for people.
     failure: Halt | None = None  # Of a script, for which the round before has ended.
     ends: str = ""  # The key of the job by which all end.
-    # As in a report, of all hosts. They change all the time: that makes no new order.
+    # As in a report, for all hosts. They change all the time: a change is not a new order.
     ran: float = field(default=0.0, compare=False)
     idle: float = field(default=0.0, compare=False)
     told: tuple[str, ...] = ()  # The ids of the notices that were sent.
-    fault: str = ""  # Why somebody is not notified.
+    fault: str = ""  # Why a notification could not be sent.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:
-    """Note the task that serves a connection."""
+    """Add the current task, which serves a connection, to `serving`."""
     if task := asyncio.current_task():
         serving.add(task)
         task.add_done_callback(serving.discard)
@@ -1596,24 +1596,24 @@ def kinds_of(kind: Any) -> dict[str, Any]:
 
 
 # -------- group/spent.py
-# The time of a run, and for how long its hosts have computed nothing. Pure.
+# The elapsed time of a run, and for how long its hosts have been idle. Pure.
 #
-# A run has a beginning of its own: a coordinator that is new, a host that joins late and a container
-# that was started again learn it from the others. Hosts that were asked to end no longer count. When
-# none counts any more, the run is over: hosts that come then begin another one.
+# A new coordinator, a host that joins late and a restarted container learn the start of the run from
+# the others. Hosts that were asked to end do not count. When no host counts any more, the run is
+# over: hosts that come then begin another one.
 
 
 class Spent:
-    """The time of a run; all times are those of the coordinator's clock."""
+    """The elapsed time of a run, by the coordinator's clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began: float | None = None
-        # A coordinator that is new knows of no work: it counts from its own beginning on.
+        # A new coordinator knows of no work: it counts from its own start.
         self._worked = clock()
 
     def note(self, report: Report, hosts: Collection[Report]) -> None:
-        """Take a host's report; `hosts` are the present ones of all hosts."""
+        """Process a host's report; `hosts` has the present reports of all hosts."""
         now = self._clock()
         if report.ran is not None:
             began = now - report.ran
@@ -1625,32 +1625,32 @@ class Spent:
 
     @property
     def known(self) -> bool:
-        """Whether the time of the run counts."""
+        """Whether the start of the run is known."""
         return self._began is not None
 
     def ran(self) -> float:
-        """Seconds since the first start; 0 if it does not count."""
+        """Seconds since the first start; 0 if it is not known."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def idle(self, hosts: Collection[Report]) -> float:
-        """Seconds for which no host has computed anything; 0 if that does not count.
+        """Seconds for which no host has computed anything; 0 if no host reports it.
 
-        After a halt of this process, the reports are as old as the time of the last work.
+        After a pause of this process, the reports are as old as the time of the last work.
         """
         found = [each.idle for each in hosts if each.idle is not None]
         return min([self._clock() - self._worked, *found]) if found else 0.0
 
 
 # -------- group/notices.py
-# What people are notified of: found in reports and losses, each once. Pure.
+# Notifications for people: from reports and lost hosts, each once. Pure.
 #
-# A notice has the same id for each coordinator that finds it. The ids of those that were sent travel
-# with orders, and hosts repeat them in their reports: so a new coordinator does not send them again.
+# A notice has the same id whichever coordinator creates it. Orders have the ids of sent notices, and
+# hosts repeat these in their reports: so a new coordinator does not send them again.
 
 REPEATED = 3600.0
 """Seconds in which the same failure is reported once: engines restart a container several times."""
 MOST_TOLD = 20
-"""Number of ids in an order: those of older notices are of hosts and groups that are gone."""
+"""Number of ids in an order: older notices concern former hosts and groups."""
 MOST_KNOWN = 1000
 LONGEST_MESSAGE = 1000
 """Characters."""
@@ -1663,17 +1663,17 @@ class Notices:
     send: Callable[[Notice], None] | None = None
     clock: Callable[[], float] = lambda: 0.0
     told: tuple[str, ...] = ()  # The ids of those that were sent, the newest last.
-    fault: str = ""  # Why somebody gets nothing, as was found last.
-    _known: dict[str, None] = field(default_factory=dict)  # The ids of all that were found.
+    fault: str = ""  # The last reason why a notification could not be sent.
+    _known: dict[str, None] = field(default_factory=dict)  # The ids of all notices.
     _failures: dict[str, float] = field(default_factory=dict)  # Times of the last, by message.
 
     def learn(self, ids: Iterable[str]) -> None:
-        """Take note of what the coordinator before has sent."""
+        """Mark the notices that the previous coordinator has sent."""
         for each in ids:
             self.note_sent(each)
 
     def note_sent(self, name: str) -> None:
-        """Take note that a notice was sent, or given up."""
+        """Mark a notice as sent, or given up."""
         self._remember(name)
         if name not in self.told:
             self.told = (*self.told, name)[-MOST_TOLD:]
@@ -1695,48 +1695,48 @@ class Notices:
     def _is_repeated(self, message: str) -> bool:
         now = self.clock()
         recent = {text: at for text, at in self._failures.items() if now - at < REPEATED}
-        self._failures = {message: now, **recent}  # The time of one that was sent stays.
+        self._failures = {message: now, **recent}  # A recent failure keeps its time.
         return message in recent
 
     # ---- Contents
 
     def completed(self, generation: int, why: str, report: Report) -> None:
-        """Tell that the job has come to its end."""
+        """Send that the job is complete."""
         at = f": {report.result.words}" if report.result else ""
         notice = Notice("completed", f"completed-{generation}", f"{why}{at}")
         self.tell(replace(notice, result=report.result))
 
     def ended(self, report: Report) -> None:
-        """Tell that the job ends by itself, before it has come to its end."""
+        """Send that the job has reached one of its limits and ends before it is complete."""
         what = f"the job has reached its `{report.ends}`: its GPUs are free"
         # Before the first group, the agent distinguishes two runs.
         at = report.generation or report.agent
         self.tell(Notice("ended", f"ended-{report.ends}-{at}", what))
 
     def failed(self, report: Report, halt: Halt) -> None:
-        """Tell that the job ends by a failure of a host."""
+        """Send that the job ends because of a failure on a host."""
         at = max(report.generation, report.left)
         notice = Notice("failed", f"failed-{report.agent}-{at}", halt.message, (report.host,))
         code = halt.exit_code or halt.code
         self.tell(replace(notice, exit_code=code, result=report.result))
 
     def left_out(self, report: Report, halt: Halt) -> None:
-        """Tell that a host is left out, until a person releases it or corrects the job."""
+        """Send that a host is left out, until a person releases it or corrects the job."""
         at = max(report.generation, report.left)
         what = f"{report.host} is left out: {halt.message}"
         notice = Notice("left_out", f"left_out-{report.agent}-{at}", what, (report.host,))
         self.tell(replace(notice, exit_code=halt.exit_code or halt.code))
 
     def host_lost(self, agent: str, host: str, why: str, group: Group | None) -> None:
-        """Tell that a host is lost, of a group or of those that wait for one."""
+        """Send that a host of a group, or one that waits for a group, is lost."""
         at = group.generation if group and agent in group.agents else 0
         self.tell(Notice("host_lost", f"host_lost-{agent}-{at}", why, (host,)))
 
 
 # -------- group/knowledge.py
-# What the coordinator knows of the hosts: their reports, and the group that trains.
+# The coordinator's state: the hosts' reports, and the group that trains.
 #
-# A new coordinator learns the present group from the reports: it has no state of its own to lose.
+# A new coordinator learns the present group from the reports: no state is lost with the old one.
 
 
 @dataclass
@@ -1762,18 +1762,18 @@ class Knowledge:
     _newest: int = 0  # Generation.
     _reason: str = ""  # Why the group is over.
     _lost: dict[str, str] = field(default_factory=dict)  # Agents, and how they were lost.
-    _hung: set[str] = field(default_factory=set)  # Agents of the group; nobody waits for them.
-    _failed: set[str] = field(default_factory=set)  # Hosts of the group that start workers again.
+    _hung: set[str] = field(default_factory=set)  # Hung agents; the next group does not wait.
+    _failed: set[str] = field(default_factory=set)  # Hosts of the group that restart workers.
 
     noun: ClassVar[str] = "group"
-    """The word for a group in lines for people."""
+    """The word for a group in log lines."""
 
     def __post_init__(self) -> None:
-        """Note the time: hosts that train already need a while to report to a new coordinator."""
+        """Store the start time: hosts that train need time to report to a new coordinator."""
         self._began, self.spent = self.clock(), Spent(self.clock)
 
     def report(self, report: Report) -> None:
-        """Take a host's report; a new agent of the same host replaces the old one."""
+        """Store a host's report; a new agent of the same host replaces the old one."""
         for agent in [agent for agent, old in self.hosts.items() if old.host == report.host]:
             if agent != report.agent:
                 del self.hosts[agent]
@@ -1793,14 +1793,14 @@ class Knowledge:
             self.notices.ended(report)
 
     def lose(self, agent: str, why: str) -> None:
-        """Take note that a host is silent or has closed its connection."""
+        """Remove a host that is silent or has closed its connection."""
         report = self.hosts.pop(agent, None)
         if report and not report.asks:
             self._lost[agent] = f"{report.host} {why}"
             self.say(self._lost[agent])
 
     def _adopt(self) -> None:
-        """Learn the group of hosts that train already."""
+        """Adopt the group of hosts that already train."""
         running = self._running()
         if not running or (self.group and self.group.generation >= self._newest):
             return
@@ -1859,9 +1859,9 @@ def settled(report: Report) -> bool:
 
 
 def hung(members: list[Report], generation: int, *, awaited: bool) -> list[Report]:
-    """The hosts of a group that others wait for, and that do not come nearer.
+    """The stalled hosts of a group that others wait for.
 
-    `awaited`: whether others wait for the end of a step of the whole group.
+    `awaited`: whether other hosts wait for the whole group to finish a step.
     """
     if any(each.generation != generation for each in members):
         return []
@@ -1877,24 +1877,24 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 # -------- group/decisions.py
-# Decides which hosts train together. Pure: its input are reports, losses and the time.
+# Decides which hosts train together. Pure: its inputs are reports, lost hosts and the time.
 #
 # The rules, in this order:
 #
-# 1. A halt ends all hosts. So does a host that is done: all have passed a barrier before. A host that
-#    is left out ends them only if too few others can ever come.
+# 1. A halt ends all hosts. A host that is done does too: all have passed a barrier before. A host
+#    that is left out ends them only if too few others remain for the job.
 # 2. A group lasts until one of its hosts is lost, one of its workers has left it, or one hangs: it
-#    stands still, and others have reached exchanges that it has not, or it trains alone and others
-#    want to join it. Then the others get the order to abort it. Nobody is ever in two groups.
-# 3. A host that is ready to join, and one that was asked to end, let the group leave at the end of a
-#    step: all of its workers agree on that step by themselves.
-# 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
-#    again; the coordinator waits a few seconds for a silent host. The group has at least as many
-#    hosts as the job wants, and at most as many.
+#    stalls, and others have reached collectives that it has not, or it trains alone and others
+#    want to join it. Then the others are ordered to abort it. A host is never in two groups.
+# 3. If a host is ready to join, or was asked to end, the group leaves at the end of a step:
+#    all of its workers agree on that step by themselves.
+# 4. The next group is formed when every host of the last one waits for it, is lost, or restarts
+#    workers; the coordinator waits a few seconds for a silent host. The number of hosts is
+#    within the job's limits.
 # 5. A job that ends by itself ends all hosts: its group leaves at the end of a step and saves, and
 #    no other is formed.
 # 6. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
-#    Each exchange of hosts is a pause for all, and a chance for another fault.
+#    Each change of hosts is a pause for all, and a chance for another fault.
 #
 # launcher/rounds.py has the rules of scripts, which differ in 1, 3 and 5.
 
@@ -1906,15 +1906,15 @@ ABSENT = 10.0
 class Times:
     """Seconds; the defaults are those of the built-in training."""
 
-    last_call: float = 10.0  # More hosts may come before the first group; torchrun waits for 30.
-    warm_up: float = 30.0  # Hosts that are there may start their workers before the first group.
-    gather: float = 0.5  # Further changes of a group are collected, so that it pauses once.
-    stuck: float = 5.0  # A host must leave a group before the others continue without it.
-    returning: float = 5.0  # The hosts of a running group report to a coordinator that is new.
-    # A host must seem to hang for this time: a host that waited for a slow one reports its next
-    # exchange later, but within `HOST_SILENT`.
+    last_call: float = 10.0  # For more hosts to come before the first group; torchrun has 30.
+    warm_up: float = 30.0  # For present hosts to start their workers before the first group.
+    gather: float = 0.5  # Collects further changes of a group, so that it pauses once.
+    stuck: float = 5.0  # For a host to leave a group, until the others continue without it.
+    returning: float = 5.0  # For the hosts of a running group to report to a new coordinator.
+    # A host counts as hung only after this time: a host that waited for a slow one reports its next
+    # collective later, but within `HOST_SILENT`.
     confirm: float = 2.0
-    form: float = 20.0  # A group must form before it is given up.
+    form: float = 20.0  # For a group to form, until it is given up.
 
 
 TRAINING = Times()
@@ -1926,7 +1926,7 @@ class Decisions(Knowledge):
 
     times: Times = TRAINING
     end: Order | None = None
-    _ended: frozenset[str] = frozenset()  # The hosts that were there at the end.
+    _ended: frozenset[str] = frozenset()  # The hosts that were present at the end.
     _enough: float | None = None  # Since when there are enough hosts for a first group.
     _change: float | None = None  # Since when a host wants to join or to end.
     _seem: dict[str, float] = field(default_factory=dict)  # Agents that seem to hang; since when.
@@ -1961,7 +1961,7 @@ class Decisions(Knowledge):
         return replace(order, ran=ran, idle=idle) if ran or idle else order
 
     def report(self, report: Report) -> None:
-        """Take the report of a host."""
+        """Process a host's report."""
         if report.notice:
             self.notices.tell(report.notice)
             return
@@ -1970,14 +1970,14 @@ class Decisions(Knowledge):
             self.notices.left_out(report, report.out)
 
     def lose(self, agent: str, why: str) -> None:
-        """Take note that a host is silent or has closed its connection."""
+        """Remove a host that is silent or has closed its connection."""
         report = self.hosts.get(agent)
         super().lose(agent, why)
         if report and not self._may_go(report):
             self.notices.host_lost(agent, report.host, self._lost[agent], self.group)
 
     def _may_go(self, report: Report) -> bool:
-        """Whether nobody misses a host: it ends, or has never begun."""
+        """Whether the loss of a host is expected: it ends, or has never begun."""
         ends = report.asks or report.stops or report.done
         return bool(ends or self.end or report.halt or report.out)
 
@@ -1998,14 +1998,14 @@ class Decisions(Knowledge):
                 return
 
     def _last_out(self, report: Report) -> Halt | None:
-        """The reason why a host is left out, if too few hosts remain for the job."""
+        """The reason that a host is left out for, if too few hosts remain for the job."""
         out = sum(each.out is not None for each in self.hosts.values())
         return report.out if self.most + self.spares - out < self.least else None
 
     # ---- The present group
 
     def _see_fault(self, group: Group) -> None:
-        """End a group that cannot continue, or that has left as it was asked to."""
+        """End a group that cannot continue, or that has left at the end of a step as ordered."""
         if reason := next(self._faults_of(group), ""):
             self._tell_lost(group, self._may_return)
             self._end_group(group, reason)
@@ -2013,14 +2013,14 @@ class Decisions(Knowledge):
             self.over = self.clock()
 
     def _tell_lost(self, group: Group, may_return: Callable[[str], bool] = lambda _: False) -> None:
-        """Tell the loss of hosts that were lost together with the coordinator before this one."""
+        """Send notices of hosts that were lost together with the previous coordinator."""
         for each in group.members if self._adopted is not None else ():
             known = each.agent in self.hosts or each.agent in self._lost
             if not known and not may_return(each.agent):
                 self.notices.host_lost(each.agent, each.host, f"{each.host} is lost", group)
 
     def _faults_of(self, group: Group) -> Iterator[str]:
-        """Yield why a group cannot continue."""
+        """Yield the reasons why a group cannot continue."""
         for member in group.members:
             if member.agent not in self.hosts and not self._may_return(member.agent):
                 yield self._lost.get(member.agent, f"{member.host} is lost")
@@ -2036,13 +2036,13 @@ class Decisions(Knowledge):
                 yield f"{each.host} did not join it"
 
     def _may_return(self, agent: str) -> bool:
-        """Whether a member may still be on its way to this coordinator."""
+        """Whether a member may still connect to this new coordinator."""
         if self._adopted is None or agent in self._lost:
             return False
         return self.clock() - self._adopted <= self.times.returning
 
     def _has_left(self, group: Group, report: Report) -> bool:
-        """Whether a member is out of the group, or waits already for another one."""
+        """Whether a member has left the group, or already waits for another one."""
         waits = self._adopted is not None and report.ready
         return report.left >= group.generation or report.starting or waits
 
@@ -2050,7 +2050,7 @@ class Decisions(Knowledge):
         return f"{report.host} has left it"
 
     def _hanging(self, group: Group) -> Iterator[str]:
-        """Yield the members that hang for long enough."""
+        """Yield a reason for each member that has seemed to hang for long enough."""
         now = self.clock()
         seem = hung(self._present(), group.generation, awaited=self.asked)
         self._seem = {each.agent: self._seem.get(each.agent, now) for each in seem}
@@ -2063,7 +2063,7 @@ class Decisions(Knowledge):
         self.over, self._reason = self.clock(), reason
 
     def _see_change(self, group: Group) -> None:
-        """Let the group leave, if a host wants to join it or to end."""
+        """Order the group to leave after a step, if a host wants to join it or to end."""
         members = self._present()
         if self.asked or len(members) < len(group.members):
             return
@@ -2083,7 +2083,7 @@ class Decisions(Knowledge):
             self._leave_group(group, "; ".join(filter(None, (ends, comes))))
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        """Let the group leave at the end of a step."""
+        """Order the group to leave at the end of a step."""
         self.asked = True
         self.say(f"{self._name(group)} leaves after a step: {reason}")
 
@@ -2120,7 +2120,7 @@ class Decisions(Knowledge):
         return [each for each in old if not (each.starting or settled(each))]
 
     def _judge(self) -> None:
-        """Judge a group that is over and that all have left; the agents of a training do that."""
+        """Judge a group that all have left; does nothing here, as the agents judge failures."""
 
     def _begin(self, chosen: list[Report]) -> None:
         """Begin a group with some hosts, in the order of ranks."""
@@ -2138,15 +2138,15 @@ class Decisions(Knowledge):
         self.say(f"begins {self._name(self.group)} with {self.group.names}{why}")
 
     def _new_group(self, members: tuple[Member, ...]) -> Group:
-        # Unique even if a coordinator forgets and a host returns late: by the time in milliseconds
-        # or, if the clock of the coordinator before was ahead, by chance.
+        # Unique even if a new coordinator lacks the last number and a host returns late: by the
+        # time in milliseconds or, if the previous coordinator's clock was ahead, by chance.
         self._newest = 1 + max(self._newest + self.chance(), int(self.today() * 1000))
         return Group(self._newest, members, self._why(members))
 
     def _with_newest(self, candidates: list[Report]) -> list[Report]:
-        """Choose the hosts that begin from a checkpoint: one that has the newest is among them.
+        """Choose the hosts that begin from a checkpoint; include one with the newest checkpoint.
 
-        After all were lost, that may be a spare: only members of the group are asked for theirs.
+        After a loss of all hosts, this may be a spare: only members search their checkpoints.
         """
         chosen, others = candidates[: self.most], candidates[self.most :]
         newest = max(others, key=lambda each: each.saved, default=None)
@@ -2164,9 +2164,9 @@ class Decisions(Knowledge):
         return waited < self.times.warm_up and max(coming, default=-1) > newest
 
     def _complete(self, candidates: list[Report]) -> bool:
-        """Whether a first group lacks no host but spares.
+        """Whether all hosts of a first group except spares are present.
 
-        A coordinator that is new waits for all: a spare may train in the place of a candidate.
+        A new coordinator also waits for spares: one may train in the place of a candidate.
         """
         known = len(candidates) == self.most + self.spares
         known |= not self.spares or self.clock() - self._began >= self.times.returning
@@ -2190,7 +2190,7 @@ class Decisions(Knowledge):
             return Order() if report.ready else Order("abort", group.generation, why=self._reason)
         if report.generation < group.generation:
             if self._adopted is not None:
-                return Order()  # The coordinator before this one has informed it.
+                return Order()  # The previous coordinator has informed it.
             return Order("join", group.generation, group=group)
         if not self.asked:
             return Order()
@@ -2199,13 +2199,13 @@ class Decisions(Knowledge):
 
 
 # -------- group/server.py
-# The coordinator of a job: a server that hosts report to, and that gives them orders.
+# The coordinator of a job: a server that receives hosts' reports, and sends them orders.
 #
-# It decides nothing by itself (decisions.py), keeps nothing on a disk, and may die at any time: the
-# group that trains does not need it, and reports tell its successor all.
+# The decisions are in decisions.py. It keeps nothing on a disk, and may die at any time: the
+# group that trains does not need it, and its successor gets the whole state from reports.
 
 TICK = 0.1
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the time."""
 HELD = 660.0
 """Seconds for which the coordinator of a run that is over stays while notices are being sent."""
 FAREWELL = 2.0
@@ -2223,13 +2223,13 @@ class Server:
         self._sent: dict[str, Order] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._ticked = self._used = time.monotonic()  # Times of the last tick, and of a host.
-        self._stood = float("-inf")  # The last time at which this process stood still.
+        self._stood = float("-inf")  # The last time at which this process was found suspended.
         self._came = False  # Whether any host has connected.
 
     async def serve(self, listener: socket.socket) -> int:
         """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
 
-        After a signal, serve hosts that were asked to end, too: their last checkpoint needs it.
+        After a signal, continue to serve hosts that were asked to end: they need it to save.
         """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -2254,7 +2254,7 @@ class Server:
             await served(self._serving)
 
     async def _see_off(self) -> None:
-        """Return when no host is connected, or none of them ends."""
+        """Return when no host is connected, or no connected host is about to end."""
         began = time.monotonic()
         while self._seen:
             ends = any(report.stops for report in self._decisions.hosts.values())
@@ -2263,7 +2263,7 @@ class Server:
             await asyncio.sleep(TICK)
 
     async def _watch(self, stop: Callable[[int], None]) -> None:
-        """Look for silent hosts, and for the end of the run."""
+        """Detect silent hosts, and the end of the run."""
         while True:
             await asyncio.sleep(TICK)
             self._notice_time()
@@ -2279,7 +2279,7 @@ class Server:
                 stop(0)
 
     def _notice_time(self) -> None:
-        """See whether this process stood still, and not the hosts."""
+        """Detect a pause of this process, in which hosts only seem to be silent."""
         now = time.monotonic()
         if now - self._ticked > HOST_SILENT / 2:
             self._stood, self._seen = now, dict.fromkeys(self._seen, now)
@@ -2299,7 +2299,7 @@ class Server:
                     self._forget(gone)
                 self._tell(answer=agent)
         self._notice_time()
-        # After a halt of this process, its host has connected again and is about to report.
+        # After a pause of this process, the host has connected again and is about to report.
         if self._writers.get(agent) is writer and self._ticked - self._stood > LOST:
             self._lose(agent, "has closed its connection")
             self._tell()
@@ -2327,34 +2327,34 @@ class Server:
 
 
 # -------- launcher/rounds.py
-# Rounds: which hosts of a script run it together.
+# Rounds of a script: decides which hosts run it together.
 #
 # Each change of the hosts is a new round: torchrun and the workers restart on all of them.
 # torchrun runs with a fixed number of hosts and without restarts of its own: it would count the
-# loss of a host as a restart, and notice a silent one only by the timeouts of the script.
+# loss of a host as a restart, and detect a silent one only by the timeouts of the script.
 #
-# A round is a group that ends at once if a host joins or ends, that has ended well once the script
-# has on all of its hosts, and that may end by a failure of the script: too many end those hosts.
+# A round is a group that ends at once if a host joins or ends. It succeeds once the script has
+# succeeded on all of its hosts. It ends if the script fails: too many failures end those hosts.
 
-# The import of PyTorch is a part of a round; what ends one may be a script that saves.
+# A round includes the import of PyTorch; at its end, a script may save.
 ROUND_TIMES = Times(last_call=2.0, warm_up=0.0, gather=0.0, stuck=30.0)
 # Seconds without a host after which the rendezvous ends if it has given up hosts: Docker waits up
 # to a minute before it starts a container again.
 REMEMBERED = 120.0
 # More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
-# leaves counts for none.
+# leaves does not count.
 MAX_RESTARTS = 3
 WINDOW = 3600.0  # Seconds within which they count.
-# A failure at the same place, so often without a checkpoint between, is a fault of the program.
+# After so many failures at the same place without a new checkpoint, the program is at fault.
 SAME = 3
-SAME_KILLS = 10  # People and kernels also kill processes that are well.
-VERSIONS = 1000  # Number of checkpoints that are known again.
+SAME_KILLS = 10  # People and kernels also kill healthy processes.
+VERSIONS = 1000  # Number of checkpoints that are remembered.
 CORRECT = "correct the script, then run `kit deploy`"
 CLOSED = Halt("rendezvous", "another host has closed this run: see what others say", FAILURE)
 
 
 class Faults:
-    """Counts the failures of a script at the same place, since it has saved something new."""
+    """Counts the failures of a script at the same place since its last new checkpoint."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -2362,16 +2362,16 @@ class Faults:
         self._saved: dict[str, None] = {}
 
     def note(self, saved: str | None) -> None:
-        """Note the content of a checkpoint: one that was never there is progress."""
+        """Process the content of a checkpoint: a new content is progress."""
         if saved and saved not in self._saved:
             self._saved = dict.fromkeys([*self._saved, saved][-VERSIONS:])
             self._times.clear()
 
     def count(self, faults: Collection[str], *, watched: bool) -> str:
-        """Count the faults of a round; return one that was there too often, or "".
+        """Count the faults of a round; return one that occurred too often, or "".
 
-        Without `watched` checkpoints, the script may have saved something between two failures:
-        they count within WINDOW.
+        Without `watched` checkpoints, the script may have saved between two failures: they count
+        only within WINDOW.
         """
         now = self._clock()
         for fault in faults:
@@ -2381,30 +2381,30 @@ class Faults:
 
 
 def most(fault: str) -> int:
-    """How often a failure at the same place may be there before no restart helps."""
+    """The number of failures at the same place after which no restart helps."""
     return SAME_KILLS if fault in KILLS else SAME
 
 
 @dataclass
 class Rounds(Decisions):
-    """Decides which hosts run a script together; how many, their reports say."""
+    """Decides which hosts run a script together; the reports have the numbers of hosts."""
 
     least: int = 1
     most: int = 1
     times: Times = ROUND_TIMES
-    given_up: dict[str, Halt] = field(default_factory=dict)  # By host; "": of all.
+    given_up: dict[str, Halt] = field(default_factory=dict)  # By host; "" for all hosts.
     _number: int = 0  # Of the last round.
-    _finished: int = 0  # Generation of the last round that has ended well.
-    _told: dict[str, Order] = field(default_factory=dict)  # Agents that must end, and how.
-    _culprits: dict[str, Report] = field(default_factory=dict)  # Of the last round, by agent.
-    _counts: bool = False  # Whether that ended by a failure of the script, not yet counted.
-    _failure: Halt | None = None  # That failure.
+    _finished: int = 0  # Generation of the last round that has succeeded.
+    _told: dict[str, Order] = field(default_factory=dict)  # Orders to end, by agent.
+    _culprits: dict[str, Report] = field(default_factory=dict)  # Failed reports, by agent.
+    _counts: bool = False  # Whether the script's failure in the last round is not yet counted.
+    _failure: Halt | None = None  # The failure of the last round.
     _failures: list[float] = field(default_factory=list)  # Times.
 
     noun: ClassVar[str] = "round"
 
     def __post_init__(self) -> None:
-        """Begin to count."""
+        """Create the counter of failures."""
         super().__post_init__()
         self._faults = Faults(self.clock)
 
@@ -2416,12 +2416,12 @@ class Rounds(Decisions):
 
     @property
     def final(self) -> bool:
-        """Whether no host comes again: after other failures, engines restart them."""
+        """Whether no host returns: after other failures, engines restart them."""
         done = bool(self._finished and self.group is None)
         return bool(self.ends or done or "" in self.given_up)
 
     def report(self, report: Report) -> None:
-        """Take the report of a host."""
+        """Process a host's report."""
         super().report(report)
         if report.notice:
             return
@@ -2429,7 +2429,7 @@ class Rounds(Decisions):
         self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
         if self._has_failed(report):
             self._culprits.setdefault(report.agent, report)
-        # Engines start containers again, for any reason of their end.
+        # Engines restart containers after any end.
         if halt := self._for_good(report.host):
             self._told[report.agent] = Order("end", halt=halt)
         elif 0 < report.generation <= self._finished:
@@ -2437,7 +2437,7 @@ class Rounds(Decisions):
         self._faults.note(report.content)
 
     def lose(self, agent: str, why: str) -> None:
-        """Take note that a host is silent or has closed its connection."""
+        """Remove a host that is silent or has closed its connection."""
         super().lose(agent, why)
         self._told.pop(agent, None)
 
@@ -2445,13 +2445,13 @@ class Rounds(Decisions):
         return report.agent in self._told or super()._may_go(report)
 
     def _for_good(self, host: str) -> Halt | None:
-        """The failure after which a host does not begin again."""
+        """The failure after which a host must not run again, if any."""
         return self.given_up.get(host) or self.given_up.get("")
 
     # ---- Where the rules of Decisions differ
 
     def _see_end(self) -> None:
-        """End all hosts once the script has ended well on all of a round; others may be lost."""
+        """End all hosts once the script has succeeded on all present hosts of a round."""
         group, here = self.group, self._present()
         if not group or not here or self.over is not None or not all(each.done for each in here):
             return
@@ -2481,7 +2481,7 @@ class Rounds(Decisions):
             self._failure = replace(failure_of(failed[0]), ran=ran)
 
     def _leave_group(self, group: Group, reason: str) -> None:
-        if not self.ends:  # Each host ends its script by itself, which may take its grace to save.
+        if not self.ends:  # Each host ends its script by itself, within its grace period.
             self._end_group(group, reason)
 
     def _running(self) -> list[Report]:
@@ -2491,8 +2491,8 @@ class Rounds(Decisions):
         return [each for each in super()._candidates() if each.agent not in self._told]
 
     def _begin(self, chosen: list[Report]) -> None:
-        # By name, not by address as torchrun: in an overlay network, addresses change with each
-        # start, and the host of rank 0 is the one that keeps what a script saves.
+        # By name, not by address as in torchrun: in an overlay network, addresses change with each
+        # start, and the host of rank 0 must stay the same, as it has the script's files.
         super()._begin(sorted(chosen, key=lambda each: (each.spare, natural(each.host))))
         self._culprits.clear()
 
@@ -2508,7 +2508,7 @@ class Rounds(Decisions):
     # ---- Failures of the script
 
     def _judge(self) -> None:
-        """Count a round that ended by the script alone; too many end those that failed."""
+        """Count a round that ended only by the script's failure; too many end the failed hosts."""
         if not self._counts or not self.group:
             return
         now, ready = self.clock(), {each.agent for each in self._candidates()}
@@ -2526,7 +2526,7 @@ class Rounds(Decisions):
         self._culprits, self._counts = {}, False
 
     def _end_failed(self, failed: Sequence[Report]) -> None:
-        """End the hosts on which the script has failed; the engine starts them again."""
+        """End the hosts on which the script has failed; the engine restarts them."""
         ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
         ends |= {each.agent: failure_of(each) for each in failed}
         self.notices.failed(failed[0], failure_of(failed[0]))
@@ -2541,7 +2541,7 @@ class Rounds(Decisions):
     def _give_up(self, wrong: Sequence[Report], note: str = "") -> None:
         """End the hosts on which no restart helps, and all if too few are left."""
         names = {each.host for each in wrong}
-        # Without those that start: they have run no script yet.
+        # Exclude starting hosts: they have not run the script yet.
         left = [each for each in self._candidates() if each.host not in names]
         every = len(left) < self.least or any(each.once for each in self.hosts.values())
         first = failure_of(wrong[0])
@@ -2560,17 +2560,17 @@ class Rounds(Decisions):
 
 
 def failure_of(report: Report) -> Halt:
-    """The failure of a host, as other hosts tell it."""
+    """The failure of a host, with its name, for other hosts."""
     assert report.failure
     return replace(report.failure, host=report.host)
 
 
 # -------- launcher/script_files.py
-# The script's files: a keeper beside torchrun brings the newest to every host.
+# The script's files: a keeper beside torchrun copies the newest version to every host.
 
 
 def newest_saved() -> str | None:
-    """The content of the newest version of the script's files; None if none are kept."""
+    """A name of the content of the script's newest version; None if no files are kept."""
     if "KIT_SAVED" not in os.environ:
         return None
     with suppress(OSError):
@@ -2578,8 +2578,8 @@ def newest_saved() -> str | None:
     return ""
 
 
-KEEPER_ENDS = 30.0  # Seconds in which it hands on what was written last (keeper.END, and more).
-KEEPER_SILENT = 60.0  # Seconds without a sign of life, which it gives every five.
+KEEPER_ENDS = 30.0  # Seconds for the keeper to pass on the last version (keeper.END, and more).
+KEEPER_SILENT = 60.0  # Timeout for heartbeats of the keeper, which it sends every 5 s.
 
 
 def keeper_variables(settings: Settings, job: Job, address: str) -> dict[str, str]:
@@ -2595,7 +2595,7 @@ def keeper_variables(settings: Settings, job: Job, address: str) -> dict[str, st
 
 @contextmanager
 def keeper(folder: str) -> Iterator[None]:
-    """Run a keeper, if the job has files for it; its end is that of its standard input."""
+    """Run a keeper, if the job has files for it; it ends when its standard input closes."""
     if "KIT_FILES" not in os.environ:
         yield
         return
@@ -2615,9 +2615,9 @@ def keeper(folder: str) -> Iterator[None]:
 
 
 def wait_for_files(environ: Mapping[str, str]) -> None:
-    """Wait until the keeper has brought the newest version of the script's files to this host.
+    """Wait until the keeper has copied the newest version of the script's files to this host.
 
-    Raises LaunchError if that failed: the round ends then, and the rendezvous begins another.
+    Raises LaunchError if it fails: the round ends, and the rendezvous begins another.
     """
     names = {"address": "MASTER_ADDR", "run": "KIT_ROUND"}
     numbers = {"port": "MASTER_PORT", "rank": "GROUP_RANK", "hosts": "GROUP_WORLD_SIZE"}
@@ -2649,7 +2649,7 @@ def connect_keeper(path: str) -> socket.socket:
             connection.connect(path)
         except OSError as error:
             connection.close()
-            died = isinstance(error, ConnectionRefusedError)  # Its socket outlives it.
+            died = isinstance(error, ConnectionRefusedError)  # The socket file remains.
             if time.monotonic() > deadline - (KEEPER_SILENT - 5 if died else 0):
                 raise
         else:
@@ -2713,7 +2713,7 @@ Sample = Sequence[Any]  # Suffix of the name, labels, value.
 def serve_metrics(endpoint: tuple[str, int], folder: Path) -> "Metrics | None":
     """Serve /metrics in a thread. `folder` has a file of each worker, and one of each rank.
 
-    If the port cannot be used, this only warns: the training does not need it.
+    If the port cannot be used, only warn: the training does not need it.
     """
     metrics = Metrics(folder, os.environ)
 
@@ -2731,7 +2731,7 @@ def serve_metrics(endpoint: tuple[str, int], folder: Path) -> "Metrics | None":
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing: Prometheus asks every few seconds."""
+            """Log nothing: Prometheus sends a request every few seconds."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -2752,7 +2752,7 @@ class Metrics:
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._folder = folder
-        self._stop, self._read = 0.0, float("-inf")  # Times: asked to end, and of the last read.
+        self._stop, self._read = 0.0, float("-inf")  # Times of the request to end and last read.
         self._told = threading.Event()  # The request to end was read.
         self._labels = {"job": environ.get("KIT_NAME", ""), "host": environ.get("KIT_HOST", "")}
         self._labels["host"] = self._labels["host"] or socket.gethostname()
@@ -2777,9 +2777,9 @@ class Metrics:
         return "".join(map(block, families, families.values()))
 
     def wait_for_reader(self) -> None:
-        """After a request to end, wait for Prometheus to read it; else the job seems to fail.
+        """After a request to end, wait until Prometheus reads it; otherwise the job seems to fail.
 
-        Without a regular reader there is no wait.
+        Without a regular reader, do not wait.
         """
         if self._stop and time.monotonic() - self._read < 4 * READ_EVERY:
             self._told.wait(READ_EVERY + 1)
@@ -2845,7 +2845,7 @@ def block(family: Family, samples: Sequence[Sample]) -> str:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object of a file; empty if it is gone or being written."""
+    """The JSON object of a file; empty if it is deleted or being written."""
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text())
         return found if isinstance(found, dict) else {}
@@ -2853,20 +2853,20 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 # -------- launcher/worker.py
-# The worker: a rank before each line, and the rank's place in the world.
+# The worker: puts its rank before each line, and prints its events.
 
 LINE = 16384  # Bytes after which a line is split, as in Docker's log.
-MEMBER_EVERY = 60  # Seconds from one event of a member to the next.
+MEMBER_EVERY = 60  # Seconds between two `member` events.
 
 
 def run_worker() -> None:
-    """Become the script behind `worker`; each of its lines then begins with its rank."""
+    """Become the script in the arguments after `worker`; each of its lines begins with its rank."""
     if "KIT_ROUND" in os.environ:
         die_with_parent()
         place_worker(os.environ)
     streams = (sys.stdout.fileno(), sys.stderr.fileno())
     pipes = [os.pipe() for _ in streams]
-    # Forked twice, so that the script has no unknown child.
+    # Fork twice, so that the script has no unexpected child process.
     if os.fork() == 0:
         if os.fork() == 0:
             os.setsid()  # A signal to the script's process group must not end this process.
@@ -2883,12 +2883,12 @@ def run_worker() -> None:
     if armed := os.environ.pop("KIT_ARMED", ""):
         paths = (armed, os.environ.get("PYTHONPATH", ""))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.environ.pop("KIT_FAILURE", None)  # Of the launcher alone.
+    os.environ.pop("KIT_FAILURE", None)  # For the launcher alone.
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
 
 
 def place_worker(environ: MutableMapping[str, str]) -> None:
-    """Set what a script sees of its round; its own store is on a port that nobody uses yet."""
+    """Set the script's variables for its round; its own store gets a free port."""
     environ.update(
         {
             "MASTER_PORT": environ["KIT_MASTER_PORT"],
@@ -2918,7 +2918,7 @@ class Prefix:
     ) -> None:
         self._environ = environ
         self._place = {name: self._number(name) for name in ("RANK", "WORLD_SIZE")}
-        # A worker of the built-in training learns its rank later, and prints events of it.
+        # A worker of the built-in training gets its rank later, and prints an event with it.
         self._learns = "KIT_WORKERS" in environ
         self._words = b"" if self._learns else f"[rank{environ['RANK']}]: ".encode()
         self._targets = dict(zip(sources, targets, strict=True))
@@ -2960,7 +2960,7 @@ class Prefix:
             self._note.unlink(missing_ok=True)
 
     def _note_worker(self, restarts: int) -> None:
-        """Write the worker's place for the metrics, for as long as it runs."""
+        """Write the worker's ranks for the metrics while it runs."""
         folder, local = self._environ.get("KIT_METRICS"), self._number("LOCAL_RANK")
         self._note = Path(folder, f"worker-{local}.json") if folder else None
         if self._note:
@@ -2981,7 +2981,7 @@ class Prefix:
         )
 
     def _failure(self) -> str:
-        """The failure of the round before, until this one has lasted longer."""
+        """The failure of the previous round, until this round has lasted longer."""
         failed = json.loads(self._environ.get("KIT_FAILURE") or "null")
         if not failed or time.time() - self._began >= max(MEMBER_EVERY, failed["ran"]):
             return ""
@@ -3009,7 +3009,7 @@ class Prefix:
             del self._rest[source]
 
     def _learn(self, line: bytes) -> None:
-        """Read the worker's place, if this is the event of it."""
+        """Read the worker's rank, if the line is a `member` event."""
         with suppress(ValueError, KeyError):
             found = json.loads(line[len(MARK) :])
             if found["event"] == "member":
@@ -3026,12 +3026,12 @@ class Prefix:
 
 
 # -------- launcher/connections.py
-# The connections of a script: are its processes connected with each other?
+# Checks whether the processes of a script are connected to each other.
 
-# A script that never forms a group, or one of a single process on each GPU, trains as many models
-# as there are GPUs. In a group, each process is connected with the store of rank 0 at MASTER_PORT,
-# or with another process of the script.
-LOOK_EVERY = 1.0  # Seconds between two looks; none follows once there is a group.
+# A script that forms no group, or a group of size 1 on each GPU, trains a separate model on each
+# GPU. In a group, each process is connected to the store of rank 0 at MASTER_PORT, or to another
+# process of the script.
+LOOK_EVERY = 1.0  # Seconds between two checks; they end once there is a group.
 ESTABLISHED, LISTENS = "01", "0A"  # States of a socket (include/net/tcp_states.h).
 End = tuple[str, int]
 
@@ -3049,7 +3049,7 @@ class Connections:
     """Watches whether the processes of a host have formed a group with others, in one round."""
 
     def __init__(self, around: Group, rank: int, wait: int) -> None:
-        """`rank` is that of this host among the others, `wait` a time in seconds."""
+        """`rank` is the group rank of this host, `wait` a time in seconds."""
         others = (*around.members[:rank], *around.members[rank + 1 :])
         self._others = {each.address for each in others}
         self._port, self._first = around.members[0].port, rank == 0
@@ -3061,16 +3061,16 @@ class Connections:
         return not self._others
 
     def look(self, torchrun: int) -> bool | None:
-        """Whether a process below torchrun is connected; None if that cannot be seen."""
+        """Whether a process below torchrun is connected; None if this is unknown."""
         try:
             workers, owners = children_of(torchrun), dict[str, int]()
             for pid in workers:
-                with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+                with suppress(FileNotFoundError, ProcessLookupError):  # It has just ended.
                     owners |= dict.fromkeys(inodes_of(pid), pid)
             sockets = list_sockets()
         except OSError:
             return None
-        # torchrun has sockets: where there are none, the container hides them.
+        # torchrun has sockets: if none are listed, the container hides them.
         return self.joined(sockets, owners) if workers and sockets else None
 
     def joined(self, sockets: Sequence[Socket], owners: Mapping[str, int]) -> bool:
@@ -3079,7 +3079,7 @@ class Connections:
         With several hosts, only connections to another one count.
         """
         ends = {(each.local, each.remote): owners.get(each.inode) for each in sockets}
-        # A second store of rank 0: each host has a group of its own.
+        # This host serves a second store at MASTER_PORT: each host has formed its own group.
         apart = not self._first and any(
             each.state == LISTENS and each.local[1] == self._port and each.inode in owners
             for each in sockets
@@ -3099,7 +3099,7 @@ class Connections:
         return False
 
     def tell(self, joined: bool) -> None:
-        """Say when there is no group for long, and when there is one after all."""
+        """Warn if there is no group after the wait, and report a group that forms later."""
         waited = time.monotonic() - self._began
         if joined and self._told:
             say(f"the processes of this job have formed a group after {waited:.0f} s")
@@ -3117,15 +3117,15 @@ class Connections:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that one has started."""
+    """The child processes of a process."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in files for child in file.read_text().split()]
 
 
 def inodes_of(pid: int) -> Iterator[str]:
-    """The sockets of a process and of all below it."""
+    """The inodes of the sockets of a process and its descendants."""
     for file in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # It was closed meanwhile.
+        with suppress(FileNotFoundError):  # It was just closed.
             kind, _, inode = str(file.readlink()).partition(":")
             if kind == "socket":
                 yield inode.strip("[]")
@@ -3145,17 +3145,17 @@ def list_sockets() -> list[Socket]:
 
 
 def read_end(text: str) -> End:
-    """Read an address and a port as the kernel lists them, in words of the machine's order."""
+    """Read an address and a port as the kernel lists them, in words of native byte order."""
     digits, _, port = text.partition(":")
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
     packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
-    # PyTorch's sockets are IPv6, also for addresses of IPv4.
+    # PyTorch's sockets are IPv6, even for IPv4 addresses.
     return socket.inet_ntop(family, packed).removeprefix("::ffff:"), int(port, 16)
 
 
 # -------- launcher/silence.py
-# Silence: ranks that do nothing for long, and the stacks of their threads.
+# Detects ranks that are idle for too long, and logs the stacks of their threads.
 
 BUSY = 0.05  # Share of a core; threads of PyTorch and NCCL that only wait use less.
 GPU_BUSY = 0.01  # Share of time with a running kernel.
@@ -3163,9 +3163,9 @@ SPY = 15.0  # Seconds for py-spy.
 PRINTED = 1.0  # Seconds in which the last process prints its stacks.
 APART = 0.2  # Seconds between two processes that share a stream.
 MOST_STACKS = 16  # Processes below a rank whose stacks are logged.
-# Not SIGUSR1: scripts of clusters save and exit on it, as Lightning and submitit do.
+# Not SIGUSR1: scripts on clusters save and exit on it, as Lightning and submitit do.
 STACKS = signal.SIGRTMAX - 2
-# It also arms the processes that the script starts, and runs what it hides.
+# It also applies to child processes of the script, and imports the sitecustomize that it hides.
 SITECUSTOMIZE = """\
 # Written by kit's launcher: this process prints the stacks of its threads on a signal.
 import os
@@ -3188,7 +3188,7 @@ except ImportError:
 
 
 def arm(folder: Path) -> str:
-    """Make a folder for PYTHONPATH, with which a process prints its stacks on a signal."""
+    """Make a folder for PYTHONPATH that lets a process print its stacks on a signal."""
     armed = folder / "armed"
     armed.mkdir()
     (armed / "sitecustomize.py").write_text(SITECUSTOMIZE.format(signal=int(STACKS)))
@@ -3196,7 +3196,7 @@ def arm(folder: Path) -> str:
 
 
 class Quiet:
-    """Since when a process and all below it have done nothing; times are monotonic."""
+    """Measures for how long a process and its descendants are idle; times are monotonic."""
 
     def __init__(self, now: float) -> None:
         self.since = self._at = now
@@ -3204,9 +3204,9 @@ class Quiet:
         self.told = float("-inf")  # The time of the last event.
 
     def look(self, now: float, cpu: float, heard: float, *, gpu: bool) -> float:
-        """Return how long it has done nothing.
+        """Return the seconds for which it has been idle.
 
-        `cpu` are its seconds on a processor, `heard` the time of its last line or file.
+        `cpu` is its CPU time in seconds, `heard` the time of its last line or file.
         """
         worked = cpu - self._cpu > BUSY * (now - self._at)
         if worked or gpu or heard != self._heard:
@@ -3215,28 +3215,28 @@ class Quiet:
         return now - self.since
 
     def ignore(self, heard: float) -> None:
-        """Do not count what it was asked to print."""
+        """Ignore output that was requested, such as stacks."""
         self._heard = heard
 
 
 class Silence:
-    """Watches whether the ranks of a host do nothing, and logs it with their stacks."""
+    """Detects idle ranks of a host, and logs them with their stacks."""
 
     def __init__(self, folder: Path, limit: int, gpus: str) -> None:
-        """`folder` is the agent's, `limit` a time in seconds."""
+        """`folder` is the agent's, `limit` is a time in seconds."""
         self._folder, self._limit = folder, limit
         self._gpus = [uuid for uuid in gpus.split(",") if uuid]
         self._quiet: dict[int, Quiet] = {}
 
     def look(self, torchrun: int) -> dict[int, float]:
-        """Look at the ranks below torchrun; return for how long local ranks are silent."""
+        """Check the ranks below torchrun; return the seconds for which local ranks are silent."""
         now, silent = time.monotonic(), dict[int, float]()
         with suppress(OSError):
             ranks = {pid: place for pid in children_of(torchrun) if (place := place_of(pid))}
             self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
             busy = busy_gpus(self._gpus) if ranks else [False]
             for pid, (rank, local) in ranks.items():
-                # A process on a host's one rank, as TensorFlow's, may have all GPUs.
+                # A single process on a host, such as TensorFlow's, may have all GPUs.
                 gpu = any(busy) if len(ranks) == 1 else local < len(busy) and busy[local]
                 quiet = self._quiet[pid]
                 seconds = quiet.look(now, cpu_seconds(pid), self._heard(local), gpu=gpu)
@@ -3285,16 +3285,16 @@ def place_of(pid: int) -> tuple[int, int] | None:
 
 
 def below(pid: int) -> list[int]:
-    """A process and all that it and its children have started."""
+    """A process and its descendants."""
     found = [pid]
     for child in found:
-        with suppress(OSError):  # It has ended meanwhile.
+        with suppress(OSError):  # It has just ended.
             found += children_of(child)
     return found
 
 
 def cpu_seconds(pid: int) -> float:
-    """The time that a process, and all below it, have had a processor."""
+    """The CPU time of a process and its descendants, in seconds."""
     ticks = 0
     for each in below(pid):
         with suppress(OSError):
@@ -3305,13 +3305,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def busy_gpus(uuids: Sequence[str]) -> list[bool]:
-    """Whether each GPU has run kernels lately; a GPU that does not say so counts as idle."""
+    """Whether each GPU has run kernels lately; a GPU that does not report it counts as idle."""
     shares = gpu_shares(uuids)
     return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
 
 
 def gpu_shares(uuids: Sequence[str]) -> dict[str, float]:
-    """The share of time in which each GPU runs kernels, of those that say so: not with MIG."""
+    """The share of time in which each GPU runs kernels, if it reports this: not with MIG."""
     shares: dict[str, float] = {}
     if uuids:
         command = ["nvidia-smi", "--query-gpu=uuid,utilization.gpu"]
@@ -3325,9 +3325,9 @@ def gpu_shares(uuids: Sequence[str]) -> dict[str, float]:
 
 
 def tell_stacks(pid: int) -> Iterator[str]:
-    """The stacks of a rank and of the processes below it, by py-spy where the image has it.
+    """The stacks of a rank and its descendants, by py-spy if the image has it.
 
-    Otherwise the processes are asked to print them, which goes to the log by itself.
+    Otherwise signal the processes to print them to their own output, which is logged.
     """
     spy = shutil.which("py-spy")
     for each in below(pid)[:MOST_STACKS]:
@@ -3344,7 +3344,7 @@ def tell_stacks(pid: int) -> Iterator[str]:
 
 
 def spied(spy: str, pid: int) -> list[str]:
-    """The lines of py-spy, which must be allowed to trace the process; none if it is not."""
+    """The lines of py-spy; none if it is not allowed to trace the process."""
     with suppress(OSError, subprocess.TimeoutExpired):
         command = [spy, "dump", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SPY)
@@ -3353,7 +3353,7 @@ def spied(spy: str, pid: int) -> list[str]:
 
 
 def armed(pid: int) -> bool:
-    """Whether a process catches the signal for its stacks; it would end any other."""
+    """Whether a process handles the signal for its stacks; the signal ends other processes."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
@@ -3364,11 +3364,11 @@ def armed(pid: int) -> bool:
 # -------- launcher/torchrun.py
 # torchrun: forked for each round, because its import takes seconds.
 
-LAST_WORDS = 0.5  # Seconds in which the other hosts read from the store that all have ended.
+LAST_WORDS = 0.5  # Seconds for other hosts to read from the store that all have ended.
 
 
 def torchrun_argv(nproc: int, around: Group, rank: int, job: str) -> list[str]:
-    """The options of torchrun for a round; `rank` is that of this host among the others."""
+    """The options of torchrun for a round; `rank` is the group rank of this host."""
     argv = ["--nnodes", str(len(around.members)), "--node-rank", str(rank)]
     argv += ["--nproc-per-node", str(nproc), "--rdzv-backend", "static"]
     argv += ["--rdzv-endpoint", around.members[0].store]
@@ -3401,9 +3401,9 @@ def serve_forks(act: Callable[[Mapping[str, Any], socket.socket], int]) -> None:
 
 
 def serve_round(address: str, port: int) -> Any:
-    """Serve the store of a round, which torchrun then finds in its process, and does not close.
+    """Serve the store of a round, which torchrun finds in its process and does not close.
 
-    torchrun ends its own before the other hosts have read that all have ended.
+    torchrun closes its own store before the other hosts have read that all have ended.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -3420,7 +3420,7 @@ def serve_round(address: str, port: int) -> Any:
 
 
 def run_torchrun(order: Mapping[str, Any], agent: socket.socket) -> int:
-    """Run torchrun in a forked process, without a traceback of its own; tell why it failed."""
+    """Run torchrun in a forked process, without its traceback; report why it failed."""
     from torch.distributed.elastic import multiprocessing
     from torch.distributed.run import main as torchrun
 
@@ -3445,7 +3445,7 @@ def run_torchrun(order: Mapping[str, Any], agent: socket.socket) -> int:
 
 
 def tell_failure(agent: socket.socket, failure: LaunchError) -> None:
-    """Tell the agent why a script has failed."""
+    """Report to the agent why a script has failed."""
     place = (failure.rank, failure.exit_code, failure.fault)
     values = (str(failure), failure.code, failure.kind, *place)
     agent.sendall(json.dumps({"failure": values}).encode() + b"\n")
@@ -3458,8 +3458,8 @@ def tell_failure(agent: socket.socket, failure: LaunchError) -> None:
 def tensorflow_environ(around: Group, rank: int) -> dict[str, str]:
     """The variables of the process on the host `rank` of a round.
 
-    TF_CONFIG (tensorflow.org/guide/distributed_training) lists a port of each host; without other
-    hosts there is none, as a strategy for several workers would wait for nothing.
+    TF_CONFIG (tensorflow.org/guide/distributed_training) lists a port of each host. It is not set
+    for a single host, where a strategy for several workers would wait forever.
     """
     environ = {
         "RANK": str(rank),
@@ -3484,7 +3484,7 @@ def fork_tensorflow() -> None:
 
 
 def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
-    """Run one process, and pass on signals to it; tell why it failed."""
+    """Run one process, and forward signals to it; report why it failed."""
     die_with_parent()
     environ = {**os.environ, **order["environ"]}
     received: list[int] = []
@@ -3499,7 +3499,7 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
         signal.signal(number, pass_on)
     argv = [sys.executable, *order["argv"]]
     process = subprocess.Popen(argv, env=environ, start_new_session=True)
-    if received:  # Before there was a process.
+    if received:  # Before the process was started.
         process.send_signal(received[0])
     code = process.wait()
     if received:
@@ -3516,34 +3516,34 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
 
 
 def halt_of(error: LaunchError) -> Halt:
-    """The report to the rendezvous of a failure on this host."""
+    """Convert a failure on this host for the report to the rendezvous."""
     line = str(error).splitlines()[0]
     return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
 
 
 def error_of(halt: Halt, host: str) -> LaunchError:
-    """The failure with which a host ends: a mistake of the user if no restart helps."""
+    """Convert the failure with which a host ends; a mistake of the user if no restart helps."""
     kind = "input" if halt.code == MISTAKE else halt.kind
     other = "" if halt.host == host else halt.host
     return LaunchError(halt.message, halt.code, kind, halt.rank, halt.exit_code, host=other)
 
 
 def ask(settings: Settings, report: Report) -> Order:
-    """Ask the rendezvous, before this host takes part; raises OSError or ValueError."""
+    """Send a report before this host takes part; return the order; raises OSError, ValueError."""
     with socket.create_connection(settings.rendezvous, LOST) as connection:
         connection.sendall(encode(report))
         return decode(Order, connection.makefile("rb").readline())
 
 
 def ask_what_has_failed(settings: Settings) -> None:
-    """Ask the rendezvous why the run has failed before: the log of a new container has no past.
+    """Log the run's previous failure, from the rendezvous: the log of a new container lacks it.
 
-    Raises LaunchError if no restart helps: then nothing is prepared.
+    Raises LaunchError if no restart helps, before anything is fetched.
     """
     agent, bounds = name_agent(settings.host, time.time_ns()), read_nnodes(os.environ)
     report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
     order = Order()
-    # It may start later: it is waited for when it is needed.
+    # The rendezvous may start later: the launcher waits for it when it is needed.
     with suppress(OSError, ValueError):
         order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:
@@ -3556,17 +3556,17 @@ def ask_what_has_failed(settings: Settings) -> None:
 
 
 # -------- launcher/limits.py
-# The end of a job by itself: after its `max_duration`, or once it has computed nothing for `idle`.
+# The limits of a job: it ends after `max_duration`, or once it has computed nothing for `idle`.
 #
-# All hosts end together, as by `kit stop`: a training saves, a script gets SIGTERM and its grace. The
-# exit code is 0: engines start a container again that has failed.
+# All hosts end together, as by `kit stop`: a training saves, a script gets SIGTERM and its grace
+# period. The exit code is 0, as engines restart failed containers.
 
-LOOKS = 10.0  # Seconds at most from one look at what a host computes to the next.
-ASKS = 5.0  # Seconds at most from one question of a host that prepares itself to the next.
+LOOKS = 10.0  # The most seconds between two checks whether a host computes.
+ASKS = 5.0  # The most seconds between two requests of a host that starts up.
 
 
 class Work:
-    """For how long this host has computed nothing."""
+    """Measures for how long this host has computed nothing."""
 
     def __init__(self, gpus: str) -> None:
         """`gpus` are UUIDs, separated by commas."""
@@ -3576,14 +3576,14 @@ class Work:
 
     @property
     def idle(self) -> float:
-        """Seconds since the last look that has seen it compute."""
+        """Seconds since the last check that has seen it compute."""
         return time.monotonic() - self._last
 
     def look(self, ranks: Sequence[int], place: object) -> None:
-        """Look at the processes of its ranks; another `place` in the training is work, too.
+        """Check the processes of its ranks; another `place` in the training counts as work too.
 
-        The GPUs tell it. Only where none does, the time on a processor is that of work: a rank that
-        waits for a GPU, or for another rank, may also use one.
+        The utilisation of GPUs decides. CPU time counts only if no GPU reports it: a rank that
+        waits for a GPU, or for another rank, may also use CPU time.
         """
         now, shares = time.monotonic(), gpu_shares(self._gpus)
         self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
@@ -3597,7 +3597,7 @@ class Work:
 
 
 class LimitWatch:
-    """Whether the job ends by itself, as this host knows it; times are monotonic."""
+    """Decides on this host whether the job has reached a limit; times are monotonic."""
 
     def __init__(self, job: Job, environ: Mapping[str, str]) -> None:
         self.job, self.work = job, Work(environ.get("KIT_GPUS", ""))
@@ -3605,14 +3605,14 @@ class LimitWatch:
         self._warned, self._ends = False, float("inf")
 
     def timed(self, report: Report, *, stopped: bool) -> Report:
-        """Return a report with the time of the run, unless this host was asked to end."""
+        """Return a report with the elapsed time of the run, unless this host was asked to end."""
         counts = self.job.max_duration and not stopped
         ran = round(time.monotonic() - self.since, 3) if counts else None
         idle = round(self.work.idle, 3) if self.job.idle else None
         return replace(report, ran=ran, idle=idle)
 
     def learn(self, order: Order) -> None:
-        """Learn of an earlier beginning, and warn before the job ends because it is idle."""
+        """Adopt an earlier start of the run, and warn before the job ends because it is idle."""
         self.since = min(self.since, time.monotonic() - order.ran)
         limit = self.job.idle
         warns = limit is not None and order.idle >= limit / 2
@@ -3624,7 +3624,7 @@ class LimitWatch:
             say(f"warning: {what}: {rest}" if warns else "a host computes again", error=warns)
 
     def reached(self, order: Order) -> str:
-        """The key of the job by which it ends, or ""; an end that has begun continues."""
+        """The key of the limit that the job has reached, or ""; an end that has begun continues."""
         if order.ends in {"max_duration", "idle"}:
             return order.ends
         most, idle = self.job.max_duration, self.job.idle
@@ -3633,12 +3633,12 @@ class LimitWatch:
         return "idle" if idle and order.idle >= idle else ""
 
     def begin_end(self, key: str) -> None:
-        """Say that the job ends now."""
+        """Log that the job ends now, and start its grace period."""
         self._ends = time.monotonic() + self.job.stop_grace_period
         say(f"{reason(key, self.job)}: the job ends on all hosts, as by `kit stop`")
 
     def overdue(self) -> bool:
-        """Whether its processes have had their grace."""
+        """Whether the grace period of its processes is over."""
         return time.monotonic() > self._ends
 
 
@@ -3651,7 +3651,7 @@ def reason(key: str, job: Job) -> str:
 
 
 def tell_end(key: str, job: Job) -> None:
-    """Tell people and programs that the job has ended by itself."""
+    """Report that the job has ended by one of its limits."""
     emit("limit", key=key, seconds=getattr(job, key) or 0)
     say(f"has ended: {reason(key, job)}; `kit deploy` starts the job again")
 
@@ -3667,18 +3667,18 @@ def spoken(seconds: float) -> str:
     return " ".join(words)
 
 
-# ---- While this host prepares itself
+# ---- While this host starts up
 
 
 def interrupt(*_: object) -> None:
-    """End this process: the job has ended while it prepares itself."""
+    """End this process: the job has ended while this host starts up."""
     raise SystemExit(0)
 
 
 class Asking(threading.Thread):
-    """Asks the rendezvous for the time of the run while the main thread fetches data.
+    """Requests the elapsed time of the run from the rendezvous while the main thread fetches data.
 
-    So the others know that this host does something; and it ends with them.
+    So the other hosts know that this host is busy, and it ends with them.
     """
 
     def __init__(self, settings: Settings, job: Job) -> None:
@@ -3690,17 +3690,17 @@ class Asking(threading.Thread):
         self._prepared: float | None = None
 
     def begin(self) -> None:
-        """Begin, if the job may end by itself."""
+        """Start the thread, if the job has limits."""
         if self._watch.job.max_duration or self._watch.job.idle:
             signal.signal(signal.SIGALRM, interrupt)
             self.start()
 
     def prepared(self) -> None:
-        """From now on, this host only waits."""
+        """Count this host as idle from now on: it only waits."""
         self._prepared = time.monotonic()
 
     def end(self) -> None:
-        """Interrupt nothing any more; the agent continues with the time of the run."""
+        """Stop interrupting this process; pass the start of the run to the agent."""
         if self.ident is None:
             return
         with self._lock:
@@ -3712,7 +3712,7 @@ class Asking(threading.Thread):
             say(f"the job ends in {spoken(max(left, 0.0))} (`max_duration`)")
 
     def run(self) -> None:
-        """Ask, and look at the time, until the end."""
+        """Send requests and check the limits until the end."""
         pause = 0.0
         while not self._over.wait(pause):
             order = Order()
@@ -3741,20 +3741,20 @@ class Asking(threading.Thread):
 
 
 # -------- launcher/host_agent.py
-# The agent of a host: what a training and a script have in common.
+# The common base of the agents of a training and of a script.
 #
-# It holds a connection to the coordinator, repeats the host's report, and takes orders. While nobody
-# answers, the workers continue.
+# It holds a connection to the coordinator, repeats the host's report, and receives orders. While the
+# coordinator does not answer, the workers continue.
 
 
 class HostAgent(ABC):
     """The agent of this host; a subclass drives its workers."""
 
     coordinator: ClassVar[str] = "the coordinator"
-    """Its name in lines for people."""
+    """Its name in log lines."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
-        """`folder` is the agent's own."""
+        """`folder` is for this agent alone."""
         self._environ, self._folder = environ, folder
         self._host, self._spare = environ["KIT_HOST"], bool(environ.get("KIT_SPARE"))
         self._id = name_agent(self._host, time.time_ns())
@@ -3762,10 +3762,10 @@ class HostAgent(ABC):
         self._patience = float(environ.get("KIT_RENDEZVOUS_TIMEOUT") or "300")
         self._connection: asyncio.StreamWriter | None = None
         self._order, self._heard = Order(), time.monotonic()
-        self._unanswered = False  # Whether people know that nobody answers.
+        self._unanswered = False  # Whether it has logged that the coordinator does not answer.
         self._newest = 0  # The newest generation that an order has named.
         self._told: tuple[str, ...] = ()  # The notices that were sent, for a new coordinator.
-        self._fault = ""  # Why somebody was not notified.
+        self._fault = ""  # Why a notification could not be sent.
         self._signal = 0
         self.limits = LimitWatch(read_job(Path(environ["KIT_JOB"])), environ)
         self.limit = ""  # The key of the job by which it ends.
@@ -3774,7 +3774,7 @@ class HostAgent(ABC):
         self._serving: set[asyncio.Task[None]] = set()
         self.metrics: Metrics | None = None
 
-    # ---- What a subclass does
+    # ---- Methods of a subclass
 
     @abstractmethod
     def report(self) -> Report:
@@ -3782,11 +3782,11 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _obey(self, order: Order) -> None:
-        """Take a new order."""
+        """Execute a new order."""
 
     @abstractmethod
     def _look(self) -> None:
-        """Look at what time changes, before each report."""
+        """Check timeouts; called before each report."""
 
     @abstractmethod
     def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -3794,7 +3794,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Talk to a process of this host; OSError and ValueError end that."""
+        """Communicate with a process of this host; OSError and ValueError close the connection."""
 
     @abstractmethod
     async def _end_workers(self) -> None:
@@ -3802,11 +3802,11 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _is_idle(self) -> bool:
-        """Whether this host can do nothing without the coordinator."""
+        """Whether this host has no work without the coordinator."""
 
     @abstractmethod
     def _ranks(self) -> Sequence[int]:
-        """The processes of its ranks."""
+        """The process ids of its ranks."""
 
     def is_complete(self) -> bool:
         """Whether the job has done all of its work: no limit has ended it."""
@@ -3853,7 +3853,7 @@ class HostAgent(ABC):
             self._over.set_exception(result)
 
     def _leave(self, number: int) -> None:
-        """A signal asks this host to end."""
+        """Handle a signal that asks this host to end."""
         self._signal = self._signal or number
         if self.metrics:
             self.metrics.ask_to_end()
@@ -3865,7 +3865,7 @@ class HostAgent(ABC):
         return 0 if self.limit else 128 + self._signal
 
     def _see_limit(self, order: Order) -> None:
-        """End this host, as by a signal, if the job ends by itself."""
+        """End this host as after a signal, if the job has reached a limit."""
         if self._signal or self._over.done() or self.is_complete():
             return
         self.limit = self.limits.reached(order)
@@ -3874,7 +3874,7 @@ class HostAgent(ABC):
             self._leave(signal.SIGTERM)
 
     async def _watch_work(self) -> None:
-        """Look whether this host computes, if the job ends when none does."""
+        """Check at intervals whether this host computes, if the job has an `idle` limit."""
         while idle := self.limits.job.idle:
             await asyncio.sleep(min(LOOKS, idle / 10))
             report = self.report()
@@ -3892,7 +3892,7 @@ class HostAgent(ABC):
     # ---- The coordinator
 
     async def _connect(self) -> None:
-        """Hold a connection to the coordinator; report, and take its orders."""
+        """Hold a connection to the coordinator; report, and receive its orders."""
         while True:
             with suppress(OSError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
                 opening = asyncio.open_connection(*self._endpoint, limit=LONGEST)
@@ -3914,7 +3914,7 @@ class HostAgent(ABC):
             await asyncio.sleep(0.3)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Take orders until the connection is lost."""
+        """Receive orders until the connection is lost."""
         while not self._over.done():
             if not (line := await asyncio.wait_for(reader.readline(), LOST)):
                 return
@@ -3932,7 +3932,7 @@ class HostAgent(ABC):
                 self._obey(order)
 
     def _warn(self, fault: str) -> None:
-        """Say why somebody was not notified: people look here, not into the coordinator's lines."""
+        """Log why a notification failed: people read this log, not the coordinator's."""
         if fault and fault != self._fault:
             self._fault = fault
             say(f"warning: {fault}", error=True)
@@ -3959,7 +3959,7 @@ class HostAgent(ABC):
 async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
     """Run an agent, with metrics if the job has them; return its exit code. Raises LaunchError.
 
-    `ended` says what has ended if a signal ends it.
+    `ended` is the beginning of the log line after a signal.
     """
     if at := os.environ.get("KIT_METRICS_AT"):
         agent.metrics = serve_metrics(parse_endpoint(at), folder)
@@ -3978,22 +3978,22 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
 # -------- launcher/agent.py
 # The agent of a script: runs torchrun on this host, in the rounds of the rendezvous.
 
-GRACE = 2.0  # Seconds in which workers must end when a round does; then they are killed.
+GRACE = 2.0  # Seconds in which workers must end after the end of a round; then they are killed.
 
 
 class Agent(HostAgent):
-    """Runs one torchrun for each round, and reports how it goes."""
+    """Runs one torchrun for each round, and reports its state."""
 
     coordinator: ClassVar[str] = "the rendezvous"
 
     def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
-        """`folder` is the agent's own, `command` the script and its arguments."""
+        """`folder` is for this agent alone; `command` has the script and its arguments."""
         super().__init__(environ, folder)
         self._settings, self._command = Settings(environ), command
         self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
         self._state, self._ports = "starts", [0, 0]  # starts, idle, runs, done.
-        self._round: Group | None = None  # The last one that it has joined.
-        self._left = 0  # Its generation, once this host has left it.
+        self._round: Group | None = None  # The last round that this host has joined.
+        self._left = 0  # The generation of the last round that this host has left.
         self._starts, self._stops = 0, False
         self._failure: LaunchError | None = None  # Of the last round.
         self._forks: Process | None = None  # The process that forks torchrun.
@@ -4042,7 +4042,7 @@ class Agent(HostAgent):
             self._finish(0)
 
     def _leave(self, number: int) -> None:
-        """A signal asks this host to end: torchrun gives its workers the time that they need."""
+        """Forward a signal that ends this host to torchrun, which waits for its workers."""
         super()._leave(number)
         if self._state != "runs":
             self._finish(self._exit_code)
@@ -4056,7 +4056,7 @@ class Agent(HostAgent):
         elif order.kind == "join" and order.group and order.generation > self._joined:
             if self._state == "idle":
                 self._begin(order.group, order.failure)
-            else:  # It has begun one that the rendezvous had given up.
+            else:  # It runs a round that the rendezvous had given up.
                 self._stop(f"round {order.group.number} begins")
         elif order.kind == "abort" and self._joined <= order.generation:
             self._stop(order.why)
@@ -4067,14 +4067,14 @@ class Agent(HostAgent):
         return self._round.generation if self._round else 0
 
     def _error(self, halt: Halt) -> LaunchError:
-        """The error with which this host ends: its own has all lines."""
+        """The error with which this host ends: preferably its own, which has all lines."""
         own = None if halt.code == MISTAKE else self._failure
         return own or error_of(halt, self._host)
 
     # ---- torchrun
 
     async def _fork_torchrun(self) -> None:
-        """Have a process that forks torchrun, which connects to this one."""
+        """Run the process that forks torchrun; it connects to this one."""
         argv = [str(PROGRAM), self._job.framework, str(self._folder / "workers")]
         self._forks = await asyncio.create_subprocess_exec(
             sys.executable, *argv, stdin=subprocess.DEVNULL, start_new_session=True
@@ -4092,7 +4092,7 @@ class Agent(HostAgent):
             await self._forks.wait()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Talk to that process."""
+        """Process the messages of that process."""
         self._torchrun = writer
         self._be_idle()
         while line := await reader.readline():
@@ -4146,7 +4146,7 @@ class Agent(HostAgent):
         return {"argv": argv, "environ": own, "store": store}
 
     def _stop(self, why: str) -> None:
-        """Have no workers; they belong to a round that is over."""
+        """Stop the workers, whose round is over."""
         if self._state == "done":
             self._be_idle()
         elif self._state == "runs" and not self._stops:
@@ -4176,7 +4176,7 @@ class Agent(HostAgent):
                 os.kill(self._pid, number)
 
     def _kill_workers(self) -> None:
-        """Kill the workers, each of which leads a group of processes; torchrun then ends."""
+        """Kill the workers with their process groups; torchrun then ends."""
         with suppress(OSError):
             children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text()
             for child in children.split():
@@ -4202,10 +4202,10 @@ class Agent(HostAgent):
         emit("failed", **self._failure.values())
         self._be_idle()
 
-    # ---- Looks at its workers
+    # ---- Observation of its workers
 
     async def _watch_silence(self) -> None:
-        """Look whether ranks of this host do nothing for long."""
+        """Check at intervals whether ranks of this host are idle for too long."""
         limit = self._job.quiet
         silence = Silence(self._folder, limit, self._environ.get("KIT_GPUS", ""))
         while limit:
@@ -4217,13 +4217,13 @@ class Agent(HostAgent):
                     self.metrics.silent = seconds
 
     async def _watch_connections(self) -> None:
-        """Look whether the processes of this host are connected with others of the script."""
+        """Check at intervals whether this host's processes are connected to others of the job."""
         one = self._job.framework == "tensorflow" or self._settings.nproc == 1
         while True:
             await asyncio.sleep(LOOK_EVERY)
             found, pid = self._connections, self._pid
             if found and pid and not (one and found.only_host):
-                # With thousands of connections, as on a host's own network, it takes its time.
+                # With thousands of connections, as on a host's own network, this takes long.
                 joined = await asyncio.to_thread(found.look, pid)
                 if joined is not None and found is self._connections and pid == self._pid:
                     self._connections = None if joined else found
@@ -4235,9 +4235,9 @@ class Agent(HostAgent):
 
 
 def run_agent() -> int:
-    """Run the script behind `agent`; after a signal the exit code is 128 + its number.
+    """Run the script in the arguments after `agent`; after a signal, return 128 + its number.
 
-    Raises LaunchError if the script fails for good.
+    Raises LaunchError if the script fails permanently.
     """
     # torchrun does not remove its folders, torchelastic_…: one for each start.
     with tempfile.TemporaryDirectory(prefix="kit-agent-", ignore_cleanup_errors=True) as folder:
@@ -4256,13 +4256,13 @@ async def run_rounds(folder: Path, command: Sequence[str]) -> int:
 
 
 # -------- launcher/tell.py
-# A host sends the coordinator what people are notified of.
+# Sends notices from a host to the coordinator, which notifies people.
 
 
 def notify(environ: Mapping[str, str], kind: str, message: str, code: int | None = None) -> None:
-    """Tell the coordinator what people are notified of; it knows whether anybody is.
+    """Send a notice to the coordinator, which notifies people if the job has receivers.
 
-    Without a coordinator, nobody is: then this only takes a moment.
+    Without a coordinator, return after a short time.
     """
     host = environ.get("KIT_HOST") or socket.gethostname()
     agent = name_agent(host, time.time_ns())
@@ -4285,23 +4285,23 @@ def tell_coordinator() -> None:
 
 
 # -------- launcher/session/__init__.py
-# Sessions: containers in which people work, until their time is over or nobody uses them.
+# Sessions: containers in which people work, until their time is over or they are unused.
 
 
 # -------- launcher/session/deadline.py
-# When a session ends: its time, kept in its home, which outlives the container.
+# The end of a session, stored in its home, which is kept after the container.
 
 NOTES = ".kit"
 # The folder for kit's own files in the home of a session.
 
 
 class Deadline(NamedTuple):
-    """When a session ends, in seconds since 1970 (0: never), and whether it has."""
+    """The end of a session, in seconds since 1970 (0: never), and whether it has ended."""
 
-    id: str  # Of the session, in the variables of all that runs in it.
+    id: str  # Of the session, in the variables of all its processes.
     until: float
     over: bool = False
-    started: str = ""  # The text that differs from one start of the session to the next.
+    started: str = ""  # Differs between starts of the session.
 
 
 def notes_of(home: Path, session: str) -> Path:
@@ -4330,7 +4330,7 @@ def read_deadline(notes: Path) -> Deadline | None:
 
 
 def write_deadline(notes: Path, deadline: Deadline) -> None:
-    """Write it; a reader finds the old file or the new one. Raises LaunchError."""
+    """Write the end of the session atomically. Raises LaunchError."""
     file = notes / "session.json"
     try:
         notes.mkdir(mode=0o700, parents=True, exist_ok=True)  # Its user may have removed it.
@@ -4348,10 +4348,10 @@ def write_deadline(notes: Path, deadline: Deadline) -> None:
 
 
 def begin(notes: Path, started: str, seconds: int | None, now: float) -> Deadline:
-    """Return the end of a session that begins, `seconds` from now at most. Raises LaunchError.
+    """Return the end of a session that begins: `seconds` from now, or the stored end.
 
-    A container that starts again, as after a reboot, keeps the end of the one before, also one that
-    has passed meanwhile: it has the same `started`.
+    A restarted container, as after a reboot, has the same `started`, and keeps the stored end, even
+    if that has passed. Raises LaunchError.
     """
     before = read_deadline(notes)
     same = before is not None and before.started == started and not before.over
@@ -4364,27 +4364,27 @@ def begin(notes: Path, started: str, seconds: int | None, now: float) -> Deadlin
 
 
 def extended(deadline: Deadline, seconds: float, now: float) -> Deadline:
-    """Return a deadline that is `seconds` later; one that never comes stays so."""
+    """Return a deadline that is `seconds` later; a session without an end stays so."""
     if not deadline.until:
         return deadline
     return deadline._replace(until=max(deadline.until, now) + seconds)
 
 
 # -------- launcher/session/use.py
-# Whether somebody uses a session: connections from outside, and its GPUs or processors.
+# Detects the use of a session: connections from outside, and work on its GPUs or CPUs.
 
 PROC = Path("/proc")
 TERMINALS = Path("/dev/pts")
 BUSY_CORES = 0.2
-# Cores in use on the mean; editors and shells that wait use less.
+# Mean number of busy cores; waiting editors and shells use less.
 
 
 def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> int:
-    """Count what was started in this container from outside: `docker exec` leaves it no parent.
+    """Count the processes that `docker exec` has started in this container: they have no parent.
 
-    An SSH connection is one, and a `kit shell` on whose terminal somebody has typed in the last
-    `idle` seconds: nobody ends one whose client was lost. The container's first process has no
-    parent either, and kernel threads, which have no command line.
+    These are SSH connections, and each `kit shell` with input on its terminal in the last `idle`
+    seconds: a shell whose client was lost does not end. The container's first process, and kernel
+    threads, which have no command line, have no parent either.
     """
     found = 0
     for entry in proc.iterdir():
@@ -4399,7 +4399,7 @@ def connections(idle: float, proc: Path = PROC, terminals: Path = TERMINALS) -> 
 
 
 def typed(terminals: Path, device: int) -> float:
-    """Return how many seconds ago somebody has typed on a terminal; 0 if unknown."""
+    """Return the seconds since the last input on a terminal; 0 if unknown."""
     # proc(5), tty_nr: the minor number is in bits 31 to 20 and 7 to 0.
     number = device & 0xFF | device >> 12 & 0xFFF00
     with suppress(OSError):
@@ -4408,7 +4408,7 @@ def typed(terminals: Path, device: int) -> float:
 
 
 def gpus_compute() -> bool | None:
-    """Return whether a GPU of this container computes now; None if it has none that can tell."""
+    """Return whether a GPU of this container computes now; None if no GPU reports it."""
     if not has_gpus():
         return None
     query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
@@ -4422,7 +4422,7 @@ def gpus_compute() -> bool | None:
 
 
 def processor_seconds() -> float:
-    """Return the seconds that this container has spent on processors; 0 if unknown."""
+    """Return the CPU time of this container in seconds; 0 if unknown."""
     with suppress(OSError, ValueError):
         for line in (CGROUP / "cpu.stat").read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -4443,10 +4443,9 @@ class Sight(NamedTuple):
 
 
 def look(before: Sight, now: float, connected: int, computes: bool | None, spent: float) -> Sight:
-    """Return what is known now.
+    """Return the present use of a session.
 
-    `computes` is whether a GPU computes; where none can tell, the processors tell it, which have
-    `spent` so many seconds.
+    `computes` is whether a GPU computes; if it is None, `spent` decides, the CPU time in seconds.
     """
     if computes is None:
         computes = spent - before.processor > BUSY_CORES * (now - before.at)
@@ -4455,12 +4454,12 @@ def look(before: Sight, now: float, connected: int, computes: bool | None, spent
 
 
 # -------- launcher/session/access.py
-# The way into a session by SSH: sshd for one connection at a time.
+# SSH access to a session: one sshd for each connection.
 #
-# Nothing of it can be reached from the network: `kit session` starts sshd by `docker exec`.
+# sshd does not listen on the network: `kit session` starts it by `docker exec`.
 
 SESSION = "KIT_SESSION"
-# The variable with the id of the session, of all that runs in it.
+# The variable with the id of the session, in all processes of the session.
 SHADOW = Path("/etc/shadow")
 HOST_KEY = "ssh_host_ed25519_key"
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
@@ -4490,12 +4489,12 @@ Subsystem sftp internal-sftp
 
 
 def runtime_folder() -> Path:
-    """Return the folder of what a session keeps while its container runs."""
+    """Return the folder for files that a session keeps while its container runs."""
     return Path(tempfile.gettempdir(), f"kit-session-{os.getuid()}")
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program that may be in a folder for root."""
+    """Return the path of a program, which may be in a folder for root's programs."""
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *SBIN)))
 
 
@@ -4505,7 +4504,7 @@ def quoted(name: str, value: str) -> str:
 
 
 def set_variables(environ: Mapping[str, str]) -> str:
-    """Return the line that gives logins the container's variables; one of several lines is not."""
+    """Return the line that sets the container's variables for logins, except multi-line ones."""
     fit = {name: value for name, value in environ.items() if name not in OWN and "\n" not in value}
     words = [quoted(name, value) for name, value in sorted(fit.items())]
     return f"SetEnv {' '.join(words)}" if words else ""
@@ -4546,7 +4545,7 @@ def prepare_sshd(notes: Path, keys: Sequence[str], environ: Mapping[str, str], u
 
 
 def is_locked(user: str, shadow: Path = SHADOW) -> bool:
-    """Whether sshd without PAM lets nobody in as this user, as far as it can be read."""
+    """Whether sshd without PAM refuses this user; False if the file cannot be read."""
     with suppress(OSError):
         for line in shadow.read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -4556,7 +4555,7 @@ def is_locked(user: str, shadow: Path = SHADOW) -> bool:
 
 
 def make_host_key(notes: Path) -> str:
-    """Make the key of sshd, which outlives the container; return what is wrong, or ""."""
+    """Make the host key of sshd, which is kept after the container; return an error, or ""."""
     key = notes / HOST_KEY
     if key.exists():
         return ""
@@ -4566,12 +4565,12 @@ def make_host_key(notes: Path) -> str:
 
 
 def write_config(program: str, notes: Path, keys: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Write the configuration of sshd; return what this version of it refuses, or ""."""
+    """Write the configuration of sshd; return what this version of sshd refuses, or ""."""
     folder = runtime_folder()
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
     write_private(folder / "authorized_keys", "".join(f"{each}\n" for each in keys))
-    # A copy: a person who removes the home's notes still comes in.
+    # A copy: logins still work if a person removes kit's folder in the home.
     write_private(folder / HOST_KEY, (notes / HOST_KEY).read_text())
     values = {"folder": folder, "key": HOST_KEY, "variables": set_variables(environ)}
     write_private(folder / "sshd_config", SSHD_CONFIG.format(**values))
@@ -4589,7 +4588,7 @@ def host_key(notes: Path) -> str:
 
 
 def connect() -> None:
-    """Become sshd for one connection, whose client is at this process's input and output."""
+    """Become sshd for one connection, over this process's standard input and output."""
     config, program = runtime_folder() / "sshd_config", find_program("sshd")
     if program is None:
         raise LaunchError(NO_SSHD)
@@ -4599,22 +4598,22 @@ def connect() -> None:
 
 
 # -------- launcher/session/jupyter.py
-# JupyterLab of a session, on loopback: `kit session jupyter` brings its port by `docker exec`.
+# JupyterLab of a session, on loopback: `kit session jupyter` forwards it by `docker exec`.
 
 NO_JUPYTER = "its image has no JupyterLab: `RUN pip install jupyterlab` adds it"
 AGAIN = 60.0
-# Seconds from one start to the next, if it ends at once.
+# Seconds between two starts, if it ends at once.
 
 
 def free_port() -> int:
-    """Return a port of loopback that nothing listens on."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Jupyter:
-    """JupyterLab with a token, on loopback; it is started again if it ends."""
+    """JupyterLab with a token, on loopback; it is restarted if it ends."""
 
     def __init__(self, notes: Path, home: Path, environ: Mapping[str, str]) -> None:
         self._program = find_program("jupyter-lab")
@@ -4626,7 +4625,7 @@ class Jupyter:
         self.missing = "" if self._program else NO_JUPYTER
 
     def keep(self) -> None:
-        """Start it, if it does not run and was not started a moment ago."""
+        """Start it, if it does not run and was not started recently."""
         if self._process is not None:
             if self._process.poll() is None:
                 return
@@ -4650,7 +4649,7 @@ class Jupyter:
             say(what, error=True)
 
     def _start(self, program: str) -> "subprocess.Popen[bytes]":
-        """Start it; its token is in no command line."""
+        """Start it; no command line has its token."""
         options = ("--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1")
         port = (f"--ServerApp.port={self._port}", "--ServerApp.port_retries=0")
         root = f"--ServerApp.root_dir={self._home}"
@@ -4668,7 +4667,7 @@ class Jupyter:
             )
 
     def connected(self) -> int:
-        """Return how many tabs are open, or whether a kernel computes, from its API."""
+        """Return the number of open tabs, or whether a kernel computes, from its API."""
         if self._process is None:
             return 0
         from http.client import HTTPException
@@ -4681,7 +4680,7 @@ class Jupyter:
         return 0
 
     def _ask(self, path: str) -> Any:
-        # urllib would ask a proxy of the environment, and show it the token.
+        # urllib would use a proxy of the environment, and send it the token.
         from http.client import HTTPConnection
 
         connection = HTTPConnection("127.0.0.1", self._port, timeout=5)
@@ -4703,11 +4702,11 @@ def tell_jupyter() -> None:
 
 
 # -------- launcher/session/hold.py
-# A session: a container that a person works in until its time is over, or nobody uses it.
+# A session: a container in which a person works until its time is over, or it is unused.
 
 WATCH_EVERY = 5.0
 TELL_EVERY = 60.0
-# Seconds between two events that say the same.
+# Seconds between two equal events.
 WARNINGS = (3600.0, 600.0)
 # Seconds before the end.
 END_GRACE = 20.0
@@ -4718,13 +4717,13 @@ TIME, UNUSED = "its time is over", "nobody was connected and nothing computed fo
 
 
 class Warner:
-    """Knows when to warn of an end; one that has moved is warned of again."""
+    """Decides when to warn of an end; warns again if the end has moved."""
 
     def __init__(self) -> None:
         self._zones: dict[str, float] = {}
 
     def due(self, why: str, left: float) -> bool:
-        """Return whether to warn of an end in `left` seconds; not at the first look at it."""
+        """Return whether to warn of an end in `left` seconds; False at the first call for it."""
         zone = min((each for each in WARNINGS if left <= each), default=float("inf"))
         before = self._zones.get(why, zone)
         self._zones[why] = zone
@@ -4750,13 +4749,13 @@ class Holder:
         self._warner = Warner()
 
     def begin(self) -> None:
-        """Say which ways lead into the session."""
+        """Log that the session is open, and which ways of access are missing."""
         for missing in filter(None, (self._no_ssh, self._jupyter.missing)):
             say(f"without {'SSH' if missing == self._no_ssh else 'JupyterLab'}: {missing}")
         say(f"the session is open for {self.user}, {self._left(time.time())}")
 
     def step(self) -> str:
-        """Look at the session once; return why it ends, or ""."""
+        """Check the session once; return why it ends, or ""."""
         self._jupyter.keep()
         self._deadline = read_deadline(self._notes) or self._deadline
         idle = self._job.idle or float("inf")
@@ -4772,7 +4771,7 @@ class Holder:
         return over
 
     def _ends(self, clock: float, now: float) -> dict[str, float]:
-        """Return for each reason to end in how many seconds it holds, if nothing changes."""
+        """Return the seconds until the end by each reason, if nothing changes."""
         ends = {}
         if self._deadline.until:
             ends[TIME] = self._deadline.until - clock
@@ -4815,24 +4814,24 @@ class Holder:
         return f"for {spoken(self._deadline.until - clock)} still"
 
     def end(self, why: str) -> None:
-        """Let its programs end, and note that it has ended."""
+        """End its programs, and store that it has ended."""
         say(f"session {self._job.name} ends: {why}; its home stays")
         write_to_terminals(f"kit: session {self._job.name} ends now: {why}")
         notify(self._environ, "ended", f"session {self._job.name} has ended: {why}")
         end_programs(self._deadline.id, END_GRACE)
         try:
             write_deadline(self._notes, self._deadline._replace(over=True))
-        except LaunchError as error:  # It has ended all the same.
+        except LaunchError as error:  # The session ends nevertheless.
             say(f"warning: {error}", error=True)
 
     def leave(self) -> None:
-        """Let its programs end; the session continues where its container starts again."""
+        """End its programs; the session continues when its container is started again."""
         say("was asked to end")
         end_programs(self._deadline.id, min(END_GRACE, self._job.stop_grace_period / 2))
 
 
 def make_runtime_folder() -> None:
-    """Make the folder of what a session keeps while its container runs; raises LaunchError."""
+    """Make the folder for files that a session keeps while it runs; raises LaunchError."""
     folder = runtime_folder()
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -4865,7 +4864,7 @@ def hold_session(job: Job, session: Interactive, environ: Mapping[str, str]) -> 
 
 
 def end_programs(session: str, grace: float) -> None:
-    """End what runs in a session with SIGTERM, and wait until it has ended."""
+    """Send SIGTERM to all processes of a session, and wait until they have ended."""
     mark = f"{SESSION}={session}".encode()
 
     def running() -> list[int]:
@@ -4897,7 +4896,7 @@ def write_to_terminals(text: str) -> None:
 
 
 def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
-    """Maybe change the end of the session in this container, and tell what it is; LaunchError."""
+    """Apply `change` to the end of this container's session, and print it; raises LaunchError."""
     job = read_job(Settings(os.environ).job)
     if job.session is None:
         raise LaunchError(f"{job.name} is no session")
@@ -4914,7 +4913,7 @@ def change_end(change: Callable[[Deadline, float], Deadline]) -> None:
 
 
 def session_command() -> None:
-    """Run what `kit session` asks for in the container: a way in, or another end."""
+    """Run a subcommand for `kit session`: access to the session, or a change of its end."""
     words = sys.argv[2:]
     if words == ["connect"]:
         connect()
@@ -4930,7 +4929,7 @@ def session_command() -> None:
 
 
 # -------- launcher/start.py
-# The start: checks everything, then becomes the agent of this host.
+# Checks the container and the job, then becomes the agent of this host.
 
 
 def prepare(lines: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -4991,14 +4990,14 @@ def train() -> int:
     try:
         return check_and_begin()
     except LaunchError as error:
-        if error.kind != "rendezvous" and not error.known:  # Nobody else knows of it.
+        if error.kind != "rendezvous" and not error.known:  # Only this host knows of it.
             line = str(error).splitlines()[0]
             notify(os.environ, "failed", line, error.exit_code or error.code)
         raise
 
 
 def check_and_begin() -> int:
-    """Check everything, then hold a session or become the agent of this host."""
+    """Check the container and the job, then hold a session or become the agent of this host."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
@@ -5090,7 +5089,7 @@ def installed_torch() -> str:
 
 
 def rename_variables(environ: MutableMapping[str, str], version: str) -> None:
-    """Name variables as a version of torch does: newer ones warn of old names on each worker."""
+    """Rename variables for a version of torch: newer ones warn of old names on each worker."""
     found = re.match(r"(\d+)\.(\d+)", version)
     for new, old in RENAMED.items():
         if new not in environ and old not in environ:
@@ -5106,22 +5105,22 @@ def rename_variables(environ: MutableMapping[str, str], version: str) -> None:
 # -------- launcher/receivers.py
 # The receivers of notifications, and their URLs and keys from files of secrets.
 
-BASE64_KEY = "whsec_"  # Begins a key in base64, as Standard Webhooks has it.
+BASE64_KEY = "whsec_"  # Prefix of a key in base64, as in Standard Webhooks.
 SECRET_FILES = Path("/run/secrets")
 
 
 class Receiver(NamedTuple):
-    """Where notices of some kinds go. `shown` is its URL for people."""
+    """A receiver of notices of some kinds. `shown` is its URL for people."""
 
     url: str
     shown: str
     kinds: frozenset[str]
-    key: bytes  # b"": it gets no signature.
+    key: bytes  # b"": without a signature.
     apprise: Any  # The object of the library that sends; None: a webhook.
 
 
 class Wanted(NamedTuple):
-    """The notifications of a job, as KIT_NOTIFY has them."""
+    """The notifications of a job, from KIT_NOTIFY."""
 
     job: str
     cluster: str
@@ -5141,7 +5140,7 @@ def read_wanted(text: str) -> Wanted:
 def read_receivers(
     wanted: Wanted, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> Iterator[Receiver]:
-    """Yield the receivers that can be used; warn of another one with the reason."""
+    """Yield the usable receivers; warn of others with the reason."""
     for number, each in enumerate(wanted.receivers, 1):
         try:
             yield read_receiver(each, environ)
@@ -5167,7 +5166,7 @@ def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Recei
 
 
 def read_value_of(name: str, environ: Mapping[str, str]) -> str:
-    """The value of a secret: of its file or, where there are no containers, of its variable."""
+    """The value of a secret: from its file or, without containers, from its variable."""
     file = SECRET_FILES / name
     with suppress(FileNotFoundError, NotADirectoryError):
         return file.read_text()
@@ -5177,7 +5176,7 @@ def read_value_of(name: str, environ: Mapping[str, str]) -> str:
 
 
 def read_key(name: str, environ: Mapping[str, str]) -> bytes:
-    """The key of signatures: the text itself, or base64 behind its beginning."""
+    """The key of signatures: the text itself, or base64 after the prefix."""
     text = read_value_of(name, environ).strip()
     if not text.startswith(BASE64_KEY):
         return text.encode()
@@ -5205,9 +5204,9 @@ def open_apprise(url: str, where: str) -> Any:
 
 
 # -------- launcher/webhook.py
-# Webhooks: a JSON body, signed as Standard Webhooks has it, and what an answer means.
+# Webhooks: a JSON body, signed as in Standard Webhooks, and the meaning of answers.
 #
-# Redirects are not followed: they would carry the signature to another place.
+# Redirects are not followed: they would send the signature to another address.
 
 TRY = 10.0  # Seconds of one try, from the connection to the answer.
 TITLES = {
@@ -5223,11 +5222,11 @@ TITLES = {
 
 
 class Outcome(NamedTuple):
-    """What one try has shown: `fault` "" if it has arrived; whether another one may help."""
+    """The result of one try: `fault`, "" after success, and whether another try may help."""
 
     fault: str = ""
     again: bool = False
-    wait: float = 0.0  # Seconds for which the receiver wants no other.
+    wait: float = 0.0  # Seconds to wait before the next try, as the receiver requests.
 
 
 def body_of(wanted: Wanted, notice: Mapping[str, Any]) -> dict[str, Any]:
@@ -5253,7 +5252,7 @@ def body_of(wanted: Wanted, notice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def headers_of(receiver: Receiver, name: str, content: bytes, now: float) -> dict[str, str]:
-    """The headers of a try: its time is its own, the id that of the notification."""
+    """The headers of a try: they have its time, and the id of the notification."""
     at = str(int(now))
     headers = {
         "Content-Type": "application/json",
@@ -5302,7 +5301,7 @@ def seconds_of(text: str) -> float:
 
 
 def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTTPMessage]:
-    """Post once, within TRY seconds in all; raises OSError, HTTPException or ValueError."""
+    """Post once, within TRY seconds in total; raises OSError, HTTPException or ValueError."""
     parts = urlsplit(url)
     late = threading.Event()
     connection: HTTPConnection
@@ -5313,7 +5312,7 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
         connection = HTTPConnection(parts.netloc, timeout=TRY)
 
     def end() -> None:
-        """A receiver may send a byte now and then: each of them restarts the timeout."""
+        """End the request: single bytes of a slow receiver would restart the socket's timeout."""
         late.set()
         if connection.sock:
             with suppress(OSError):
@@ -5340,10 +5339,10 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
 
 
 # -------- launcher/sender.py
-# The process that sends notifications: a thread for each receiver, beside the coordinator.
+# The process that sends notifications, beside the coordinator, with a thread for each receiver.
 #
-# It reads notices from its standard input, a socket, and writes the id of each that it has sent, or
-# given up, to the same, and why somebody gets nothing. It ends with that connection. So a receiver
+# It reads notices from its standard input, a socket. To the same socket it writes the id of each sent
+# or given-up notice, and the reasons of failures. It ends when the connection closes. A receiver
 # that hangs delays nothing else.
 
 GIVEN_UP = 600.0  # Seconds after which a notification is not tried again.
@@ -5358,13 +5357,13 @@ def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
         sent = receiver.apprise.notify(
             body=body["body"], title=body["title"], notify_type=body["type"]
         )
-    except Exception as error:  # Of any service that Apprise knows; its words may name tokens.
+    except Exception as error:  # From any service of Apprise; its message may contain tokens.
         return Outcome(f"does not take it ({type(error).__name__})", again=True)
     return Outcome() if sent else Outcome("does not take it", again=True)
 
 
 class Delivery:
-    """Sends to one receiver, one notification after the other."""
+    """Sends notifications to one receiver, one at a time."""
 
     def __init__(
         self,
@@ -5380,7 +5379,7 @@ class Delivery:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def add(self, body: Mapping[str, Any]) -> None:
-        """Send a notification after those that wait."""
+        """Add a notification to the queue."""
         with self._change:
             dropped = self._waiting.popleft() if len(self._waiting) >= MOST_WAITING else None
             self._waiting.append(body)
@@ -5396,7 +5395,7 @@ class Delivery:
             self._send(body)
 
     def _send(self, body: Mapping[str, Any]) -> None:
-        """Send a notification; after a fault that may pass, again and again with longer pauses."""
+        """Send a notification; retry after transient faults, with increasing pauses."""
         pause, told = 1.0, False
         while (outcome := try_once(self.receiver, body)).fault:
             pause = max(pause, outcome.wait)
@@ -5417,7 +5416,7 @@ class Delivery:
 
 
 class Sender:
-    """Gives each notice to the receivers that want its kind."""
+    """Passes each notice to the receivers of its kind."""
 
     def __init__(self, wanted: Wanted, connection: socket.socket) -> None:
         self._wanted, self._connection = wanted, connection
@@ -5431,7 +5430,7 @@ class Sender:
             say(f"notifies {each.receiver.shown} of {kinds}")
 
     def run(self) -> None:
-        """Take notices until the coordinator has ended."""
+        """Process notices until the coordinator has ended."""
         with self._connection.makefile("rb") as lines:
             for line in lines:
                 self._take(json.loads(line))
@@ -5459,20 +5458,20 @@ class Sender:
             self._write(self._names.pop(name))
 
     def _warn(self, fault: str) -> None:
-        """Say that somebody gets nothing, also to the hosts of the job: people read their lines."""
+        """Log that a notification failed, also on the hosts of the job: people read their logs."""
         say(fault, error=True)
         with self._lock:
             self._write({"fault": fault})
 
     def _write(self, content: object) -> None:
-        with suppress(OSError):  # The coordinator has ended, and so will this process.
+        with suppress(OSError):  # The coordinator has ended; this process ends too.
             self._connection.sendall(json.dumps(content).encode() + b"\n")
 
 
 def send_notices() -> None:
     """Send the notices that the coordinator writes, until it has ended."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # The coordinator gives it time.
+        signal.signal(number, signal.SIG_IGN)  # The coordinator waits for this process.
     wanted = read_wanted(os.environ["KIT_NOTIFY"])
     with socket.socket(fileno=os.dup(0)) as connection:
         Sender(wanted, connection).run()
@@ -5480,15 +5479,15 @@ def send_notices() -> None:
 
 
 # -------- launcher/courier.py
-# The coordinator's side of notifications: it starts the process that sends them, and feeds it.
+# The coordinator's side of notifications: starts and feeds the process that sends them.
 
-LAST_TRIES = 8.0  # Seconds for what is left after SIGTERM: Docker kills a container after 10.
+LAST_TRIES = 8.0  # Seconds for remaining notices after SIGTERM: Docker kills containers after 10.
 MOST_LEFT = 200  # Number of notices that are not settled.
-STARTS = 3  # Of the process, if it ends by itself.
+STARTS = 3  # Number of starts of the process, if it ends by itself.
 
 
 class Courier:
-    """Hands notices to the process that sends them; knows which are not settled."""
+    """Passes notices to the process that sends them, and keeps those that are not settled."""
 
     def __init__(self, environ: Mapping[str, str], notices: Notices) -> None:
         self._wanted = bool(environ.get("KIT_NOTIFY"))
@@ -5501,7 +5500,7 @@ class Courier:
             notices.send = self.send
 
     def send(self, notice: Notice) -> None:
-        """Hand over a notice."""
+        """Pass a notice."""
         if len(self._left) >= MOST_LEFT:
             self._warn(f"too many notifications wait: nobody is notified of {notice.kind}")
             return
@@ -5525,7 +5524,7 @@ class Courier:
             self._task = asyncio.create_task(self._run())
 
     async def end(self, seconds: float) -> None:
-        """End the process, after so many seconds at most for what is left."""
+        """End the process; wait at most `seconds` for the remaining notices."""
         deadline = time.monotonic() + seconds
         while self._task and not self._task.done() and self._left and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -5565,7 +5564,7 @@ class Courier:
         self._left.clear()
 
     async def _take(self, reader: asyncio.StreamReader) -> None:
-        """Take note of what was sent or given up, and why, until the process has ended."""
+        """Process reports of sent and given-up notices until the process has ended."""
         with suppress(OSError, ValueError, KeyError):
             while line := await reader.readline():
                 content = json.loads(line)
@@ -5579,7 +5578,7 @@ class Courier:
 # -------- launcher/coordinator.py
 # The coordinators of a built-in training and of a script's rounds.
 
-CHANCES = 10**6  # Numbers of which the next group has one, if the clock does not tell it.
+CHANCES = 10**6  # Range of random numbers that make generations unique if the clock went back.
 chance = partial(random.randrange, CHANCES)
 
 
@@ -5592,7 +5591,7 @@ def coordinate() -> int:
 
 
 def is_final(decisions: Decisions) -> bool:
-    """Return whether no host comes again: all is done, the job ends itself, or by a mistake."""
+    """Return whether no host returns: the job is done, or ended by its limit or a mistake."""
     halt = decisions.end.halt if decisions.end else None
     return bool(decisions.ends or (decisions.end and (halt is None or halt.code == MISTAKE)))
 
@@ -5607,8 +5606,8 @@ def serve_rendezvous() -> int:
 def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     """Serve at KIT_ADDRESS, or at the address of the endpoint, until the run is over or a signal.
 
-    Return the exit code: NOT_OVER unless the run is `final`. A signal ends it also when its host is
-    drained, while the training continues.
+    Return the exit code: NOT_OVER unless the run is `final`. A signal also ends it when its host is
+    drained while the training continues.
     """
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
@@ -5623,7 +5622,7 @@ def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
 
 
 async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:
-    """Serve, and notify people beside it; return the signal that ends it, or 0."""
+    """Serve, and send notifications meanwhile; return the signal that ends it, or 0."""
     courier = Courier(os.environ, decisions.notices)
     courier.start()
     received = 0

@@ -786,9 +786,7 @@ def show_bytes(number: int) -> str:
 # -------- launcher/data_sets.py
 # Data sets: the data agent of this host fetches them before the training starts.
 
-SILENT = (
-    30  # Seconds without a line after which the agent counts as dead; it sends one per second.
-)
+SILENT = 30  # Seconds without a line after which the agent counts as dead; it sends one per second.
 
 
 class DataAgent(HTTPConnection):

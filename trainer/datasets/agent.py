@@ -5,7 +5,7 @@
 
 It answers on the Unix socket CACHE/agent.sock (HTTP/1.1, JSON lines): POST /use, GET /status,
 DELETE /<name>/<version>. Peers find it at --port, and its manifests at the port above that. KIT_KEY
-is as of the server.
+is as for the server.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def end_at_once(kind: FailureClass, reason: str, code: int = FAILURE) -> NoRetur
 
 
 def tell_frames(error: Exception) -> None:
-    """Print the stack frames of the user's own code that led to an error."""
+    """Print an error's stack frames in the user's own code."""
     for frame in getattr(error, "frames", ()):
         say_error(frame)
 

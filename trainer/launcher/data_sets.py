@@ -18,9 +18,7 @@ from trainer.launcher.output import emit, say
 from trainer.launcher.settings import Settings
 from trainer.launcher.waiting import BrokenAnswerError, until_answered
 
-SILENT = (
-    30  # Seconds without a line after which the agent counts as dead; it sends one per second.
-)
+SILENT = 30  # Seconds without a line after which the agent counts as dead; it sends one per second.
 
 
 class DataAgent(HTTPConnection):

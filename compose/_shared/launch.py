@@ -1427,7 +1427,7 @@ class Halt:
     message: str
     code: int
     host: str = ""
-    # Of a script: the worker that has failed, what is equal for failures at the same place, and
+    # For a script: the failed worker, a key that is equal for failures at the same place, and
     # the seconds for which its round has run.
     rank: int | None = None
     exit_code: int | None = None
@@ -5576,7 +5576,7 @@ class Courier:
 # -------- launcher/coordinator.py
 # The coordinators of a built-in training and of a script's rounds.
 
-CHANCES = 10**6  # Range of random numbers that make generations unique if the clock went back.
+CHANCES = 10**6  # Range of random numbers that make generations unique if clocks differ.
 chance = partial(random.randrange, CHANCES)
 
 

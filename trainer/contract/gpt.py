@@ -78,7 +78,7 @@ def gpt_of(options: Mapping[str, Any] | None) -> Gpt:
 
 
 def gpt_fault(options: Mapping[str, Any]) -> Fault | None:
-    """Return what is wrong with the options of a GPT; None if they are valid."""
+    """Return the fault in the options of a GPT; None if they are valid."""
     for name, value in options.items():
         if fault := _option_fault(name, value):
             return fault

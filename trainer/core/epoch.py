@@ -26,7 +26,7 @@ from trainer.record.telemetry import StepFigures, Trained
 SKIP_LIMIT, FEW = 0.1, 3
 """Share of an epoch's steps that may be skipped, and the number that may always be skipped."""
 UNMOVED = 100
-"""kit warns after each so many steps in a row that do not change the weights."""
+"""Successive steps without a change of the weights after which kit warns, and each time again."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def prefixes(name: str) -> list[str]:
 
 
 def head_of(model: nn.Module) -> str:
-    """Return the name of the last layer with parameters of its own."""
+    """Return the name of the last layer that has its own parameters."""
     modules = model.named_modules()
     return [str(name) for name, each in modules if list(each.parameters(recurse=False))][-1]
 

@@ -30,7 +30,7 @@ SLOW = 1.3
 """A rank is slow if its own work (data and compute) takes this many times the others' median."""
 FIRST, LONGEST = 4, 256
 """Steps of the first measurement, which is discarded as it fills caches and loads kernels, and of
-the longest. Each measurement has twice as many as the previous one."""
+the longest ones. Before, each measurement has twice as many as the previous one."""
 LEAST = 0.1
 """The least share of a rank, relative to an even one, so that a paused rank is measured again."""
 

@@ -38,7 +38,7 @@ class OwnData(DataSet):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of `DataSet`."""
+        """As in `DataSet`."""
         return self.sample
 
     def preparation(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class OwnData(DataSet):
 
     @property
     def text(self) -> bool:
-        """As of `DataSet`."""
+        """As in `DataSet`."""
         return False
 
     def prepared(self, inputs: Any) -> Any:
@@ -64,7 +64,7 @@ class OwnTensors(Samples):
         return self
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`."""
+        """As in `Samples`."""
         return self.inputs[indices].to(device), self.labels[indices].to(device)
 
 
@@ -77,11 +77,11 @@ class OwnSamples(OwnTensors):
     seed: int
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
-        """As of `Samples`, in worker processes."""
+        """As in `Samples`, in worker processes."""
         self.reader.expect(self.request(indices, epoch) for indices in batches)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Any, Any]:
-        """As of `Samples`; raises CodeError if a sample cannot be read."""
+        """As in `Samples`; raises CodeError if a sample cannot be read."""
         inputs, targets = self.reader.take(self.request(indices, None))
         return mapped(inputs, lambda each: each.to(device)), mapped(
             targets, lambda each: each.to(device)

@@ -50,7 +50,7 @@ COMMANDS = {
 
 
 class DataMissingError(Exception):
-    """A data set is missing; the message has its name, the folders searched and what to do."""
+    """A data set is missing; the message has its name, the searched folders and a remedy."""
 
 
 class DownloadError(Exception):

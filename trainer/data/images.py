@@ -194,7 +194,7 @@ class ImageFiles(Samples):
 
     @property
     def paths(self) -> list[Path]:
-        """As of `Samples`."""
+        """As in `Samples`."""
         return self.files
 
     @property
@@ -204,11 +204,11 @@ class ImageFiles(Samples):
 
     @property
     def numbers(self) -> int:
-        """As of `Samples`."""
+        """As in `Samples`."""
         return len(self) * self.copies
 
     def chosen(self, indices: Tensor, like: Self) -> Self:
-        """As of `Samples`."""
+        """As in `Samples`."""
         files = [self.files[number] for number in indices.tolist()]
         return replace(like, files=files, labels=self.labels[indices])
 
@@ -234,11 +234,11 @@ class ImageFiles(Samples):
         return [seed_of(self.seed, epoch, number, TRANSFORM) for number in indices]
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
-        """As of `Samples`, in worker processes."""
+        """As in `Samples`, in worker processes."""
         READER.expect((self, indices, epoch) for indices in batches)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`; raises DataError, and DamagedError that names all damaged files."""
+        """As in `Samples`; raises DataError, and DamagedError that names all damaged files."""
         labels = self.labels[indices % len(self)].to(device)
         try:
             parts, epoch = READER.take(self, indices)

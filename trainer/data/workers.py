@@ -12,7 +12,7 @@ AHEAD = 4  # Requests that each worker answers ahead.
 
 
 def workers() -> int:
-    """Return the number of workers: as many as this rank has cores, within a limit."""
+    """Return the number of workers: the number of this rank's cores, up to MOST_WORKERS."""
     return max(1, min(MOST_WORKERS, torch.get_num_threads()))
 
 

@@ -5,7 +5,7 @@
 
 It answers on the Unix socket CACHE/agent.sock (HTTP/1.1, JSON lines): POST /use, GET /status,
 DELETE /<name>/<version>. Peers find it at --port, and its manifests at the port above that. KIT_KEY
-is as of the server.
+is as for the server.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PATIENCE = 300.0  # Seconds without progress after which a fetch fails.
 
 
 class Server(uvicorn.Server):
-    """One of two servers of this process, which handles the signals itself."""
+    """One of two servers of this process; the process handles the signals itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
+        """Do not handle signals."""
         yield
 
 
@@ -79,7 +79,7 @@ def open_socket(cache: Path) -> socket.socket:
     path = cache / "agent.sock"
     path.unlink(missing_ok=True)  # This process has the cache's lock.
     listener = socket.socket(socket.AF_UNIX)
-    # An address has at most 107 bytes (unix(7)), and a cache may have a longer path.
+    # A socket address has at most 107 bytes (unix(7)), but a cache may have a longer path.
     folder = os.open(cache, os.O_PATH)
     try:
         listener.bind(f"/proc/self/fd/{folder}/{path.name}")
@@ -122,7 +122,7 @@ async def serve(options: argparse.Namespace) -> None:
         with suppress(asyncio.CancelledError):
             await task
     engine.save()
-    for _ in range(20):  # The answers come within a moment.
+    for _ in range(20):  # The answers arrive within a second.
         await asyncio.sleep(0.05)
         engine.poll()
     say("data agent: ends")

@@ -26,14 +26,14 @@ from trainer.datasets.manifest import check_name, check_version
 from trainer.datasets.peers import Others, UnreachableError
 from trainer.output import say
 
-SCAN = 30  # Ticks between two looks at the folders, for versions that others added or removed.
+SCAN = 30  # Ticks between two scans of the folders, for versions that others added or removed.
 EVERY = 1.0  # Seconds between two lines to a user.
 LARGEST = 2**20  # Bytes of a request's body.
 GONE = "http.disconnect"
 
 
 class Agent:
-    """Cache, torrents and fetches of this host."""
+    """The cache, torrents and fetches of this host."""
 
     def __init__(self, cache: Cache, engine: Engine, others: Others, patience: float) -> None:
         self.cache, self.engine, self.others = cache, engine, others
@@ -42,7 +42,7 @@ class Agent:
         self._ends = False
 
     async def run(self) -> None:
-        """Process what libtorrent reports, and offer what is complete, until `stop`."""
+        """Process libtorrent's alerts, and offer complete versions, until `stop`."""
         tick = 0
         while not self._ends:
             self.engine.poll()
@@ -76,7 +76,7 @@ class Agent:
         return key in self._fetches and not self._fetches[key].task.done()
 
     async def resolve(self, name: str, version: int | None) -> Key:
-        """A version; without a number the newest. Raises DataSetError."""
+        """Return a version; without a number, the newest one. Raises DataSetError."""
         if version is not None:
             return name, version
         try:
@@ -88,7 +88,7 @@ class Agent:
             raise DataSetError(str(error), "start the data server") from error
 
     def fetch(self, key: Key) -> Fetch:
-        """Begin to fetch a version, or join the fetch that has begun."""
+        """Begin to fetch a version, or join a running fetch."""
         known = self._fetches.get(key)
         if known is None or known.task.done():
             place = self.cache.place(key)
@@ -142,13 +142,13 @@ class Agent:
 
 
 class Use:
-    """The answer to POST /use: lines until the connection ends, which holds the versions."""
+    """The answer to POST /use: lines until the connection closes, which locks the versions."""
 
     def __init__(self, agent: Agent, who: str, wanted: list[tuple[str, int | None]]) -> None:
         self._agent, self._who, self._wanted = agent, who, wanted
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and hold the versions until the user is gone."""
+        """Answer, and lock the versions until the user disconnects."""
         headers = [(b"content-type", b"application/x-ndjson")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         gone = asyncio.create_task(_until_gone(receive))

@@ -1,4 +1,4 @@
-"""The cache of a host: its versions, their users, and which go when room is needed."""
+"""The cache of a host: its versions, their users, and their eviction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.store.locks import take
 
 
 class Cache:
-    """The versions in a folder, with the most bytes that they may have together (0: the disk)."""
+    """The versions in a folder, with a limit of their total bytes (0: the size of the disk)."""
 
     def __init__(self, root: Path, size: int, store: Path | None) -> None:
         self.root, self.size, self.store = root, size, store
@@ -34,19 +34,19 @@ class Cache:
         """The bytes that fetches will still write."""
 
     def place(self, key: Key) -> Place:
-        """The place of a version: in the store, if this host has that, or in the cache."""
+        """The place of a version: in the store, if this host has it, or in the cache."""
         if self.store and (there := Place(self.store, *key)).complete:
             return there
         return Place(self.root, *key)
 
     def held(self) -> list[Place]:
-        """All stored versions, also incomplete ones."""
+        """All stored versions, including incomplete ones."""
         roots = dict.fromkeys(root.resolve() for root in (self.store, self.root) if root)
         return [place for root in roots for place in find_places(root)]
 
     @contextmanager
     def use(self, who: str, key: Key) -> Iterator[None]:
-        """Keep a version from being removed."""
+        """Protect a version from removal."""
         self._number += 1
         number = self._number
         self._users[number] = (who, key)
@@ -57,12 +57,12 @@ class Cache:
             self.touch(self.place(key))
 
     def lock(self, place: Place) -> AbstractContextManager[object]:
-        """Hold the shared flock of a complete version, which other programs also look at."""
+        """Hold the shared flock of a complete version, which other programs also check."""
         try:
             mark = place.mark.open("rb")
         except OSError:
             return nullcontext()
-        with suppress(OSError):  # Of a file system without locks.
+        with suppress(OSError):  # The file system may not support locks.
             take(mark, shared=True)
         return mark
 
@@ -76,14 +76,14 @@ class Cache:
             (place.folder / "USED").touch()
 
     def last_use(self, place: Place) -> float:
-        """Seconds since 1970."""
+        """The time of the last use, in seconds since 1970."""
         for name in ("USED", "COMPLETE", "manifest.json"):
             with suppress(OSError):
                 return (place.folder / name).stat().st_mtime
         return 0.0
 
     async def free(self, needed: int, engine: Engine) -> None:
-        """Make room for `needed` bytes; raises DataSetError as `make_room`."""
+        """Free space for `needed` bytes; raises DataSetError as `make_room`."""
         async with self._making:
             used = {key for _, key in self._users.values()}
             everything = needed + sum(self.promised.values())
@@ -91,9 +91,9 @@ class Cache:
                 engine.stop(key)
 
     def make_room(self, needed: int, used: set[Key]) -> list[Key]:
-        """Remove the least recently used versions until there is room; return them.
+        """Remove the least recently used versions until `needed` bytes are free; return them.
 
-        Raises DataSetError if there is too little even then; nothing is removed in that case.
+        Raises DataSetError, and removes nothing, if this is not possible.
         """
         places = [place for place in find_places(self.root) if not self._is_store(place)]
         free = [
@@ -118,7 +118,7 @@ class Cache:
         return self.store is not None and place.root.resolve() == self.store.resolve()
 
     def _missing(self, needed: int, held: int) -> int:
-        """How many bytes must go: for the disk, or for the limit."""
+        """The number of bytes that must be removed, for the disk or for the limit."""
         over = held + needed - self.size if self.size else 0
         return max(needed - room(self.root), over, 0)
 
@@ -135,7 +135,7 @@ class Cache:
 
 
 def bytes_of(place: Place) -> int:
-    """The bytes of a version: of an incomplete one, what is on the disk."""
+    """The bytes of a version; of an incomplete one, its bytes on the disk."""
     with suppress(OSError, ValueError):
         return int(place.mark.read_text())
     total = 0

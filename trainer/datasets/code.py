@@ -21,7 +21,7 @@ from trainer.datasets.sources.several import BLOCK
 from trainer.store.locks import locked
 
 KEPT = 30
-"""The versions of code that stay: those of an afternoon of edits."""
+"""The number of newest versions that are kept: those of an afternoon of edits."""
 
 
 class Report(Protocol):
@@ -36,17 +36,17 @@ Add = Callable[[Path, str, str, str], Manifest]
 
 
 def put(options: argparse.Namespace, report: Report, add: Add) -> None:
-    """Store the code that standard input has, if it is not there; the oldest code goes.
+    """Store the code from standard input, if it is not stored yet; remove the oldest code.
 
-    The sender waits for `send`: what is there is not sent again. Several may send the same.
+    The sender waits for `send`: stored code is not sent again. Several senders may send the same.
 
     Raises:
-        DataSetError: What has arrived is not all of it, or there is no room.
+        DataSetError: The upload is incomplete, or the disk is full.
     """
     store, name = options.store, check_name(options.name)
     place = Place(store, name, 1)
     if place.complete:
-        os.utime(place.mark)  # It is among the newest again.
+        os.utime(place.mark)  # It counts as one of the newest again.
     else:
         report.line(f"send {name}", state="send")
         folder = store / UPLOADS / f"{name}.{secrets.token_hex(4)}"
@@ -55,7 +55,7 @@ def put(options: argparse.Namespace, report: Report, add: Add) -> None:
             verify(folder / ARCHIVE, name)
             with locked(store / UPLOADS / f"{PREFIX}lock"):
                 if not place.complete:
-                    # A name stands for its content: removed, it may come again.
+                    # The name depends on the content: after its removal, it may be added again.
                     (store / name / ".last").unlink(missing_ok=True)
                     add(store, name, str(folder / ARCHIVE), options.described)
         finally:
@@ -68,7 +68,7 @@ def put(options: argparse.Namespace, report: Report, add: Add) -> None:
 def verify(archive: Path, name: str) -> None:
     """Compare an archive with its name; raises DataSetError.
 
-    A connection that is lost looks like the end of the input.
+    A lost connection looks like the end of the input.
     """
     with archive.open("rb") as file:
         version = hashlib.file_digest(file, "sha256").hexdigest()
@@ -78,7 +78,7 @@ def verify(archive: Path, name: str) -> None:
 
 
 def superseded(store: Path, kept: set[str]) -> Iterator[Place]:
-    """Yield the code that nobody needs: not `kept`, not of the newest, and not in use."""
+    """Yield unused code: not in `kept`, not among the newest, and not in use."""
     code = [each for each in find_places(store) if each.name.startswith(PREFIX) and each.complete]
     code.sort(key=lambda each: each.mark.stat().st_mtime, reverse=True)
     for place in code[KEPT:]:
@@ -87,6 +87,6 @@ def superseded(store: Path, kept: set[str]) -> Iterator[Place]:
 
 
 def blocks(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield what a stream has."""
+    """Yield the blocks of a stream."""
     while block := stream.read(BLOCK):
         yield block

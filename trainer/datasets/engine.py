@@ -1,6 +1,6 @@
-"""libtorrent, set up for hosts that know each other: no tracker, DHT or search for peers.
+"""libtorrent, configured for known hosts: no tracker, DHT or search for peers.
 
-Connected hosts tell each other their peers (PEX), so that not every host needs a list of all.
+Connected hosts exchange their peers (PEX), so that hosts do not need a complete list.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Address = tuple[str, int]
 
 ALERTS = ("error", "status", "storage", "peer", "file_progress")
 FIRST, LATER = 7, 1  # Priorities of pieces.
-QUEUE = 128  # Requests of 16 KiB that a host may have waiting at another.
+QUEUE = 128  # Pending requests of 16 KiB of one host at another.
 PLAIN = 2  # libtorrent's pe_disabled: connections are not obfuscated.
 SETTINGS: dict[str, Any] = {
     "user_agent": "kit",
-    # Nothing looks for peers, or asks anything outside.
+    # No search for peers, and no requests to other networks.
     "enable_dht": False,
     "enable_lsd": False,
     "enable_upnp": False,
     "enable_natpmp": False,
     "dht_bootstrap_nodes": "",
     "webtorrent_stun_server": "",
-    "ssrf_mitigation": False,  # The server's address is ours, and may be a local one.
+    "ssrf_mitigation": False,  # The server's address is trusted, and may be a local one.
     "enable_incoming_utp": False,
     "enable_outgoing_utp": False,
     "in_enc_policy": PLAIN,
     "out_enc_policy": PLAIN,
     "rate_limit_ip_overhead": False,
-    # Every host sends to every other one that asks.
+    # Each host sends to all others that send requests.
     "choking_algorithm": 0,  # A fixed number of slots.
     "unchoke_slots_limit": 64,
     "connections_limit": 2000,
@@ -48,7 +48,7 @@ SETTINGS: dict[str, Any] = {
     "active_seeds": -1,
     "active_limit": -1,
     "allow_multiple_connections_per_ip": True,  # Agents of several hosts behind one address.
-    # Hosts come back at any time; only those that fetch connect to others.
+    # Hosts may return at any time; only hosts that fetch connect to others.
     "seeding_outgoing_connections": False,
     "min_reconnect_time": 2,
     "max_failcount": 1000,
@@ -58,8 +58,8 @@ SETTINGS: dict[str, Any] = {
     "inactivity_timeout": 60,
     "connection_speed": 200,
     "smooth_connects": False,
-    # The server is the last source: after one damaged piece of a data set of a single file it would
-    # be banned, and the fetch never end.
+    # The server is the last source: with a data set of a single file, one damaged piece would ban
+    # it, and the fetch would never end.
     "ban_web_seeds": False,
     "urlseed_wait_retry": 3,
     "urlseed_timeout": 10,
@@ -67,7 +67,7 @@ SETTINGS: dict[str, Any] = {
     "send_buffer_watermark": 3 * 2**20,
     "send_buffer_watermark_factor": 150,
     "send_buffer_low_watermark": 2**19,
-    # Longer queues at the one that has all would hold pieces that others could send.
+    # Longer queues at the host with all pieces would contain pieces that others could send.
     "max_out_request_queue": QUEUE,
     "max_allowed_in_request_queue": QUEUE,
     "request_queue_time": 1,
@@ -83,23 +83,23 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Torrent:
-    """A version that this host offers, and maybe still fetches."""
+    """A version that this host offers, and may still fetch."""
 
     place: Place
     handle: libtorrent.torrent_handle
     error: str = ""
     failed_pieces: int = 0  # Arrived with a wrong hash; they are fetched again.
-    flushed: int = 0  # How often all that was received has been handed to the kernel.
+    flushed: int = 0  # Number of times that all received data was passed to the kernel.
     completed: set[int] = field(default_factory=set)
     """The files whose pieces have all arrived since the fetch began, by their index."""
     banned: set[str] = field(default_factory=set)
     """Peers that have sent wrong pieces."""
     share: tuple[int, int] = (0, 1)
-    """The part of the pieces that this host asks for first, and the number of parts."""
+    """The part of the pieces that this host requests first, and the number of parts."""
 
     @property
     def status(self) -> libtorrent.torrent_status:
-        """The present state, without costly parts."""
+        """The present state, without expensive fields."""
         return self.handle.status(0)
 
     def bittorrent_peers(self) -> list[libtorrent.peer_info]:
@@ -110,10 +110,10 @@ class Torrent:
         return [each for each in peers if each.connection_type == kind and not each.flags & busy]
 
     def take_share(self) -> None:
-        """Ask first for pieces that no other host asks for first.
+        """First request pieces that no other host requests first.
 
-        Otherwise several hosts get the same pieces from the one that has all, while they could get
-        them from each other: with four hosts it would send each piece 1.6 times.
+        Otherwise several hosts get the same pieces from the host that has all, although they could
+        get them from each other: with four hosts it would send each piece 1.6 times.
         """
         peers = self.bittorrent_peers()
         fetching = [peer for peer in peers if not peer.flags & libtorrent.peer_info.seed]
@@ -128,7 +128,7 @@ class Torrent:
             self.handle.prioritize_pieces(order)
 
     def take_in_order(self) -> None:
-        """A host that fetches alone gets file after file, so that they can be hashed meanwhile."""
+        """Fetch the files in order if no other host fetches, so that they can be hashed early."""
         order = libtorrent.torrent_flags.sequential_download
         self.handle.set_flags(order if self.share[1] == 1 else 0, order)
 
@@ -170,16 +170,16 @@ class Engine:
         self._add(place, params, libtorrent.torrent_flags.seed_mode)
 
     def fetch(self, place: Place, manifest: Manifest, peers: Iterable[Address]) -> Torrent:
-        """Fetch a version, from where the last try ended, after `handle.resume`."""
+        """Fetch a version, continuing the last try, after `handle.resume`."""
         params = load_torrent(place.torrent.read_bytes(), manifest)
         if (file := place.folder / "resume").exists():
             try:
                 kept = libtorrent.read_resume_data(file.read_bytes())
             except RuntimeError:
-                file.unlink()  # All pieces that are there are hashed instead.
+                file.unlink()  # Existing pieces are hashed instead.
             else:
                 kept.ti, params = params.ti, kept
-        # Peers that are known when it resumes are connected to at once, not at the next second.
+        # Peers that are added before it resumes are connected at once, not at the next second.
         torrent = self._add(place, params, libtorrent.torrent_flags.paused)
         for peer in peers:
             torrent.handle.connect_peer(peer)
@@ -194,12 +194,12 @@ class Engine:
         return torrent
 
     def stop(self, key: Key) -> None:
-        """Offer or fetch a version no longer; its files stay."""
+        """Stop offering or fetching a version; keep its files."""
         if torrent := self.torrents.pop(key, None):
             self._session.remove_torrent(torrent.handle)
 
     def poll(self) -> None:
-        """Process what libtorrent reports."""
+        """Process libtorrent's alerts."""
         for alert in self._session.pop_alerts():
             if isinstance(alert, libtorrent.torrent_alert) and alert.handle.is_valid():
                 for torrent in self.torrents.values():
@@ -222,12 +222,12 @@ class Engine:
 
     def _keep(self, place: Place, params: libtorrent.add_torrent_params) -> None:
         if not place.complete and place.folder.is_dir():
-            params.url_seeds = []  # They have the key in them.
+            params.url_seeds = []  # They contain the key.
             content = libtorrent.bencode(libtorrent.write_resume_data(params))
             replace_file(place.folder / "resume", content, durable=False)
 
     def save(self) -> None:
-        """Ask for the state of fetches: `poll` writes it when it has arrived."""
+        """Request the state of fetches: `poll` writes it when it arrives."""
         flags = libtorrent.torrent_handle
         for torrent in self.torrents.values():
             if not torrent.place.complete and torrent.handle.is_valid():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-FAILURE, MISTAKE = 1, 2  # Exit codes: the work has failed; something is wrong in the input.
+FAILURE, MISTAKE = 1, 2  # Exit codes: the work has failed; a mistake in the input.
 
 
 class DataSetError(Exception):
-    """A foreseeable error: what is wrong, how to correct it, and the exit code."""
+    """An expected error, with a message, a remedy, and the exit code."""
 
     def __init__(self, message: str, fix: str, code: int = FAILURE) -> None:
         super().__init__(f"{message}; {fix}")

@@ -1,4 +1,4 @@
-"""One version on its way into the cache: metadata, room, pieces, verification."""
+"""Fetches one version into the cache: metadata, free space, pieces, verification."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from trainer.datasets.peers import Others, UnreachableError
 from trainer.output import say
 from trainer.store.files import replace_file, sync_disk
 
-TICK = 0.1  # Seconds between two looks at a fetch.
-FALLBACK = 3.0  # Seconds without a byte from a peer, after which the server is asked for pieces.
+TICK = 0.1  # Seconds between two checks of a fetch.
+FALLBACK = 3.0  # Seconds without a byte from peers, after which pieces come from the server.
 RECONNECT = 2.0  # Seconds between two attempts to connect to the peers.
 SAVED = 5.0  # Seconds between two records of the progress, for a restart.
 STATES = libtorrent.torrent_status.states
 CHECKING = (STATES.checking_files, STATES.checking_resume_data, STATES.queued_for_checking)
-ALONE = 1.0  # Seconds after which a host without others that fetch takes file after file.
-EARLY = 0.5  # Seconds between two looks for files that are complete.
+ALONE = 1.0  # Seconds after which a host fetches the files in order, if no other host fetches.
+EARLY = 0.5  # Seconds between two checks for complete files.
 ATTEMPTS = 3  # Times that a version may fail its verification.
 
 
 class Fetch:
-    """A version that is fetched, verified or ready; `task` ends when it is ready or has failed."""
+    """The fetch of a version; `task` ends when the version is ready or the fetch has failed."""
 
     def __init__(
         self, place: Place, cache: Cache, engine: Engine, others: Others, patience: float
@@ -40,12 +40,12 @@ class Fetch:
         self.done = self.total = self.rate = self.peers = 0  # Bytes; bytes a second; hosts.
         self._cache, self._engine, self._others = cache, engine, others
         self._patience, self._last = patience, time.monotonic()
-        self._sound: set[File] = set()  # Files whose content is that of the manifest.
+        self._sound: set[File] = set()  # Files that match the manifest.
         self.task = asyncio.create_task(self._run(), name=f"{place.name}@{place.version}")
         self.task.add_done_callback(self._end)
 
     def line(self) -> dict[str, object]:
-        """The present state, for the users."""
+        """The present state, as a line for users."""
         content: dict[str, object] = {
             "state": self.state,
             "name": self.place.name,
@@ -68,7 +68,7 @@ class Fetch:
             if await asyncio.to_thread(has_sizes, manifest, self.place.data):
                 self._finish(manifest)
                 return
-            self.place.mark.unlink()  # Something has changed its files: they are fetched again.
+            self.place.mark.unlink()  # Its files were changed: fetch them again.
             self._engine.stop(self.place.key)
         manifest = await self._prepare()
         self.total = manifest.bytes
@@ -85,7 +85,7 @@ class Fetch:
                 (self.place.folder / "resume").unlink(missing_ok=True)
                 self._finish(manifest)
                 return
-            # A disk has changed what was received: all pieces are hashed again.
+            # The disk has changed received data: hash all pieces again.
             self.note = f"{damage[0]}: fetches that part again"
             self._engine.stop(self.place.key)
             (self.place.folder / "resume").unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class Fetch:
         self.done = self.total = manifest.bytes
 
     async def _prepare(self) -> Manifest:
-        """Get the metadata, make room, and write the metadata."""
+        """Get the metadata, free space for the version, and write the metadata."""
         manifest, text, torrent = await self._metadata()
         self.total = manifest.bytes
         present = await asyncio.to_thread(bytes_of, self.place)
@@ -112,7 +112,7 @@ class Fetch:
         return manifest
 
     async def _metadata(self) -> tuple[Manifest, bytes, bytes]:
-        with suppress(DataSetError, OSError):  # Of a fetch that was interrupted.
+        with suppress(DataSetError, OSError):  # From an interrupted fetch.
             manifest = await asyncio.to_thread(self.place.read)
             content = self.place.manifest.read_bytes(), self.place.torrent.read_bytes()
             return manifest, *content
@@ -171,7 +171,7 @@ class Fetch:
             torrent.handle.connect_peer(address)
 
     def _choose_source(self, torrent: Torrent, now: float) -> None:
-        """Ask the server for pieces only while no peer sends any: it is one for all hosts."""
+        """Use the server only while no peer sends pieces: all hosts share it."""
         url = f"{self._others.login}/{self.place.name}/{self.place.version}/"
         used = bool(torrent.handle.url_seeds())
         if not used and now - self._last > FALLBACK:
@@ -206,7 +206,7 @@ class Fetch:
     async def _verify_early(self, torrent: Torrent, manifest: Manifest) -> None:
         """Hash each file as soon as it has arrived, and write it to the disk.
 
-        A file that differs now is looked at again at the end.
+        A file that differs now is checked again at the end.
         """
         seen: set[int] = set()
         while True:
@@ -221,7 +221,7 @@ class Fetch:
             await asyncio.to_thread(sync_disk, self.place.folder)
 
     async def _verify(self, torrent: Torrent, manifest: Manifest) -> list[str]:
-        """Hash the files that are left; return what differs from the manifest."""
+        """Hash the remaining files; return a line for each file that differs from the manifest."""
         self.state, self.rate = "verifying", 0
         left = [file for file in manifest.files if file not in self._sound]
         self.done = manifest.bytes - sum(file.bytes for file in left)
@@ -233,7 +233,7 @@ class Fetch:
         return await asyncio.to_thread(find_damage, left, self.place.data, add)
 
     async def _flush(self, torrent: Torrent) -> None:
-        """Wait until all that has arrived can be read from the files."""
+        """Wait until all received data can be read from the files."""
         before = torrent.flushed
         torrent.handle.flush_cache()
         while torrent.flushed == before:
@@ -245,5 +245,5 @@ def ignore(_: int) -> None:
 
 
 def key_text(key: Key) -> str:
-    """A version, for people."""
+    """Format a version for people."""
     return f"{key[0]}@{key[1]}"

@@ -2,9 +2,9 @@
 
     <root>/<name>/<version>/manifest.json, dataset.torrent, data/…, COMPLETE
 
-COMPLETE is written last, after all others are on the disk. A user of a version holds a shared
+COMPLETE is written last, after all other files are on the disk. A user of a version holds a shared
 flock on COMPLETE: the kernel releases it when the process ends, and it works across containers and
-on a read-only mount. To remove a version, a process needs the exclusive one.
+on a read-only mount. To remove a version, a process needs the exclusive lock.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Place:
 
     @property
     def mark(self) -> Path:
-        """The path of the file that says that the version is complete."""
+        """The path of the file COMPLETE, which marks a complete version."""
         return self.folder / "COMPLETE"
 
     @property
@@ -70,7 +70,7 @@ class Place:
         return self.mark.exists()
 
     def read(self) -> Manifest:
-        """Read its manifest; raises DataSetError, also if it is of another version."""
+        """Read the manifest; also raises DataSetError if it is for another version."""
         manifest = read(self.manifest)
         if manifest.key != self.key:
             what = f"{self.manifest} is of {manifest.name}@{manifest.version}"
@@ -79,7 +79,7 @@ class Place:
 
 
 def find_places(root: Path) -> list[Place]:
-    """All versions below a root, also incomplete ones, sorted."""
+    """All versions below a root, including incomplete ones, sorted."""
     found = []
     for name in sorted(root.iterdir()) if root.is_dir() else []:
         if NAME.fullmatch(name.name) and name.is_dir():
@@ -103,7 +103,7 @@ def index(root: Path) -> dict[str, list[int]]:
 
 
 def complete(place: Place, size: int) -> None:
-    """Write everything to the disk, then COMPLETE with the bytes of the files."""
+    """Sync all files to the disk, then write COMPLETE with their total bytes."""
     sync_disk(place.folder)
     replace_file(place.mark, f"{size}\n".encode())
     sync(place.folder.parent)
@@ -150,7 +150,7 @@ def locked(path: Path, what: str, fix: str) -> Iterator[None]:
 
 
 def room(folder: Path) -> int:
-    """The bytes that may still be written to a folder's disk; the reserve stays free."""
+    """The bytes that can be written to a folder's disk without the reserve."""
     usage = shutil.disk_usage(folder)
     return usage.free - min(RESERVE, int(usage.total * RESERVE_SHARE))
 
@@ -164,7 +164,7 @@ def show_bytes(number: float) -> str:
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Raise DataSetError if a folder's disk has less room than `needed` bytes."""
+    """Raise DataSetError if a folder's disk has less free space than `needed` bytes."""
     if (left := room(folder)) < needed:
         what = f"the disk of {folder} has room for {show_bytes(max(0, left))}"
         raise DataSetError(f"{what}, and {show_bytes(needed)} are needed", "make room there")

@@ -1,7 +1,7 @@
-"""The manifest of a version: its files with sizes and SHA-256, made and checked.
+"""The manifest of a version: its files with sizes and SHA-256.
 
 A manifest may come from another host, so every value is checked before it is used. Paths are the
-only names that reach the disk: `check_path` refuses all that could leave the folder or mislead.
+only values that become file names: `check_path` refuses unsafe and misleading ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_TEXT = 1000  # Characters of a licence or source.
 HASHERS = min(4, os.cpu_count() or 1)  # Threads; hashlib releases the interpreter's lock.
 
 Progress = Callable[[int], None]
-"""Is called with the number of bytes done since the last call."""
+"""A callback that gets the number of bytes since the last call."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _fault_of_path(path: str) -> str:
         return "`..` would leave the folder of the data set"
     if "" in parts or "." in parts:
         return "a part of it is empty or `.`"
-    # libtorrent removes some of these, and a log line could look like another one.
+    # libtorrent removes some of these, and they could forge log lines.
     if not path.isprintable() or "\\" in path:
         return "it has a control character, an invisible character or a backslash"
     if longest > LONGEST_PART or whole > LONGEST_PATH:
@@ -239,7 +239,7 @@ def _damage(file: File, folder: Path, progress: Progress) -> str:
 
 
 def has_sizes(manifest: Manifest, folder: Path) -> bool:
-    """Whether all files are there with their sizes: a check without reading them."""
+    """Whether all files exist with their sizes; does not read them."""
     try:
         return all((folder / f.path).lstat().st_size == f.bytes for f in manifest.files)
     except OSError:

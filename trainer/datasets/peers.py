@@ -1,4 +1,4 @@
-"""The other hosts: the server and the peers' agents, by name; manifests and torrents from them."""
+"""The other hosts: addresses of the server and of the peers' agents, and metadata from them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from trainer.datasets.errors import MISTAKE, DataSetError
 from trainer.datasets.manifest import Manifest, parse
 from trainer.datasets.torrent import load_torrent
 
-RESOLVED = 10.0  # Seconds for which a peer's addresses are kept.
+RESOLVED = 10.0  # Seconds for which a peer's addresses are cached.
 TIMEOUT = 5.0  # Seconds without a byte.
 LARGEST = 2**30  # Bytes of a manifest or torrent; those of a million files have about 2**27.
 
 
 class UnreachableError(Exception):
-    """Nobody answers who knows; the caller tries again."""
+    """Neither the server nor a peer answers; the caller tries again."""
 
 
 @dataclass
 class Others:
-    """The server's address (URL), the names of peers, and the key that both want."""
+    """The server's address (URL), the names of peers, and the key for both."""
 
     server: str
     peers: list[Address]
@@ -46,7 +46,7 @@ class Others:
         return f"{scheme}://kit:{quote(self.key, safe='')}@{rest}"
 
     async def addresses(self) -> frozenset[Address]:
-        """The addresses of all peers, resolved again now and then: hosts come and go."""
+        """The addresses of all peers, resolved again at intervals, as hosts come and go."""
         if time.monotonic() - self._at >= RESOLVED:
             self._at = time.monotonic()
             found = await asyncio.gather(*(_resolve(*peer) for peer in self.peers))
@@ -64,8 +64,8 @@ class Others:
     async def metadata(self, key: Key) -> tuple[Manifest, bytes, bytes]:
         """Manifest, its text, and torrent of a version, checked against each other.
 
-        From the server or, if that does not have it, from a peer. Raises DataSetError if nobody
-        has it and the server answers, UnreachableError if it does not.
+        They come from the server or, if it lacks the version, from a peer. Raises DataSetError if
+        no host has it, UnreachableError if no host answers.
         """
         below, broken = f"{key[0]}/{key[1]}", None
         for source in await self._sources():
@@ -129,7 +129,7 @@ async def _resolve(host: str, port: int) -> frozenset[Address]:
 
 
 def _get_now(url: str, key: bytes | None) -> bytes:
-    # Proxies of the environment are for addresses outside.
+    # Ignore proxies of the environment, which are for other networks.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     login = {"Authorization": f"Bearer {key.decode()}"} if key else {}
     try:

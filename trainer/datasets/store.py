@@ -55,7 +55,7 @@ from trainer.output import say, say_error
 from trainer.store.files import replace_file
 
 LAST = ".last"
-"""The highest version of a name. None is used again: caches may still have what was removed."""
+"""The highest version of a name. Versions are not reused: caches may still have removed ones."""
 EVERY = 1.0  # Seconds between two lines of progress.
 
 
@@ -66,7 +66,7 @@ class Reporter:
         self._json, self._last = json, ("", 0.0)
 
     def show(self, state: str, done: int, total: int) -> None:
-        """Show the bytes done of those in all; 0 in all: unknown."""
+        """Show the bytes done and the total; 0: unknown."""
         state_before, at = self._last
         now = time.monotonic()
         if state == state_before and now - at < EVERY and done != total:
@@ -77,7 +77,7 @@ class Reporter:
         self.line(f"{state}{amount}", state=state, bytes=done, total=total)
 
     def counter(self, state: str, total: int) -> Progress:
-        """A function that adds bytes to those of a state."""
+        """Return a function that adds bytes to the progress of a state."""
         done = 0
 
         def add(count: int) -> None:
@@ -101,10 +101,10 @@ def add(
     reporter: Reporter,
     described: str = "",
 ) -> Manifest:
-    """Add a version; it appears when it is complete. Raises DataSetError.
+    """Add a version; readers see it once it is complete. Raises DataSetError.
 
-    The manifest names the source as `described`, if that is given and not the source itself: of
-    that it has the exact name, without secrets.
+    The manifest has `described` as the source, if this is given and differs from `source`;
+    otherwise the exact name of the source, without secrets.
     """
     described = public(described or source)
     check_name(name)
@@ -114,7 +114,7 @@ def add(
     with locked(store / name / ".lock", f"{name} is being added by another program", fix):
         place = _next_place(store, name, version)
         draft = place.folder.with_name(f"{DRAFT}{place.version}")
-        if draft.exists():  # Of a program that was ended.
+        if draft.exists():  # From an interrupted program.
             shutil.rmtree(draft)
         (draft / "data").mkdir(parents=True)
         try:
@@ -140,7 +140,7 @@ def _next_place(store: Path, name: str, version: int | None) -> Place:
     there = [place for place in find_places(store) if place.name == name]
     for place in there:
         if not place.complete and version in (None, place.version):
-            remove(place)  # Of a program that was ended while it wrote.
+            remove(place)  # From a program that was interrupted while it wrote.
     last = store / name / LAST
     newest = int(last.read_text()) if last.exists() else 0
     place = Place(store, name, check_version(version or newest + 1))
@@ -151,7 +151,7 @@ def _next_place(store: Path, name: str, version: int | None) -> Place:
 
 
 def _keep_uploads(draft: Path, store: Path, name: str) -> None:
-    """Move uploads back before a draft is removed: to send them again may take hours."""
+    """Move uploads back before a draft is removed: sending them again may take hours."""
     uploads = store / UPLOADS / name
     if uploads.is_dir() and not any(uploads.iterdir()):
         uploads.rmdir()
@@ -311,7 +311,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     """Run a command; return the exit code."""
     options = parser().parse_args(arguments)
-    os.umask(0o022)  # The server is another user.
+    os.umask(0o022)  # The server runs as another user.
     reporter = Reporter(json=options.json)
     try:
         options.run(options, reporter)

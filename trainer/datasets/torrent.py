@@ -1,6 +1,6 @@
-"""The torrent of a version: pieces and their hashes, by which hosts send parts to each other.
+"""The torrent of a version: its pieces, which hosts send to each other, and their hashes.
 
-Version 1 of the protocol: with version 2 every file begins a piece of its own, and a data set of a
+It uses version 1 of the protocol: in version 2 each file begins a new piece, and a data set of a
 million images would have a million pieces. The SHA-256 of the manifest are checked afterwards.
 """
 
@@ -15,7 +15,7 @@ import libtorrent
 from trainer.datasets.errors import DataSetError
 from trainer.datasets.manifest import File, Manifest
 
-PIECES = 2048  # About as many as a torrent has, between the smallest and the largest piece.
+PIECES = 2048  # The approximate number in a torrent, within the limits of the piece size.
 SMALLEST, LARGEST = 2**18, 2**24  # Bytes of a piece.
 LIMITS: Any = {"max_buffer_size": 2**30, "max_decode_tokens": 10**8, "max_pieces": 2**22}
 
@@ -33,8 +33,8 @@ def make_torrent(
 ) -> tuple[bytes, str]:
     """Make the torrent of the files below `folder`/data; return it and its hash.
 
-    `version` is NAME@VERSION: two versions with the same files have two hashes, as libtorrent has
-    one folder for a hash.
+    `version` is NAME@VERSION. It makes the hashes of versions with equal files different, as
+    libtorrent has one folder for each hash.
     """
     entries = [libtorrent.create_file_entry(f"data/{file.path}", file.bytes) for file in files]
     total = sum(file.bytes for file in files)
@@ -61,7 +61,7 @@ def _load(content: bytes) -> libtorrent.add_torrent_params:
 
 
 def load_torrent(content: bytes, manifest: Manifest) -> libtorrent.add_torrent_params:
-    """Read a torrent; raises DataSetError if it is not exactly that of the manifest."""
+    """Read a torrent; raises DataSetError if it does not exactly match the manifest."""
     found = _load(content)
     if found.ti is None or found.ti.info_hashes().v1.to_bytes().hex() != manifest.info_hash:
         raise _broken("its hash is not that of the manifest")

@@ -2,7 +2,7 @@
 
     GET /                                   {"cifar10": [1, 2], …}: complete versions
     GET /<name>/<version>/manifest.json, dataset.torrent, data/<path>
-    GET /<name>/newest/<path>               leads to the newest complete version
+    GET /<name>/newest/<path>               redirects to the newest complete version
     GET /healthz
 
 All but /healthz need the cluster's key, if there is one: as a bearer token, or as the password of
@@ -36,13 +36,13 @@ from trainer.datasets.layout import Place, index, is_version
 from trainer.datasets.manifest import NAME
 
 OWN = ("manifest.json", "dataset.torrent")
-CONNECTIONS = 256  # At once; the others are answered 503.
+CONNECTIONS = 256  # Concurrent ones; others get status 503.
 IDLE = 15  # Seconds after which a connection without a request is closed.
 HEAD = 2**14  # Bytes of a request's head.
 
 
 class LargeFile(FileResponse):
-    """A file that is read a mebibyte at a time: with 64 KiB, threads take most of the time."""
+    """A file that is read in blocks of 1 MiB: with 64 KiB, thread switches take most time."""
 
     chunk_size = 2**20
 
@@ -67,7 +67,7 @@ class Guard:
 
 
 def make_app(roots: Sequence[Path], *, data: bool, key: bytes | None) -> Starlette:
-    """An application that offers the versions of folders; without `data`, not their files."""
+    """An application that offers the versions in folders; their files only with `data`."""
 
     async def answer_index(_: Request) -> Response:
         found: dict[str, set[int]] = {}
@@ -132,7 +132,7 @@ def find_file(root: Path, name: str, version: str, path: str) -> Path | None:
 
 @lru_cache(maxsize=8)
 def paths_of(place: Place) -> frozenset[str]:
-    """The paths of a version, which never changes: its manifest may have a million."""
+    """The paths of a version, cached: a version never changes, and may have a million."""
     try:
         return frozenset(f"data/{file.path}" for file in place.read().files)
     except DataSetError:

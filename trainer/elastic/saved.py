@@ -1,4 +1,4 @@
-"""What this host has saved: the step and the figures of its newest checkpoint."""
+"""The step and the figures of this host's newest checkpoint."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Halt:
     message: str
     code: int
     host: str = ""
-    # Of a script: the worker that has failed, what is equal for failures at the same place, and
+    # For a script: the failed worker, a key that is equal for failures at the same place, and
     # the seconds for which its round has run.
     rank: int | None = None
     exit_code: int | None = None

@@ -21,7 +21,7 @@ from trainer.launcher.process import raise_open_files, stay_unprivileged
 from trainer.launcher.rounds import Rounds
 from trainer.launcher.settings import endpoint_text, parse_endpoint, read_nnodes, read_variable
 
-CHANCES = 10**6  # Range of random numbers that make generations unique if the clock went back.
+CHANCES = 10**6  # Range of random numbers that make generations unique if clocks differ.
 chance = partial(random.randrange, CHANCES)
 
 

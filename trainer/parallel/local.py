@@ -116,7 +116,7 @@ class LocalReplicas(Replicas):
         return True
 
     def skip_local(self, samples: int) -> None:
-        """As of `Ranks`."""
+        """As in `Ranks`."""
         self._samples -= samples
 
     def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:

@@ -117,7 +117,7 @@ class Replicas(Ranks):
             self.load_own(own, modules)
 
     def prepare(self, scale: Callable[[], float]) -> Callable[[], None]:
-        """As of `Ranks`: PowerSGD keeps errors of gradients."""
+        """As in `Ranks`: PowerSGD keeps errors of gradients."""
         if self._powersgd is None:
             return super().prepare(scale)
         self._powersgd.use_scale(scale())

@@ -23,7 +23,7 @@ from typing import Any
 
 FOLDER = "records"
 KEEP = 20
-"""Runs of which a host keeps the records."""
+"""Number of runs whose records a host keeps."""
 EVALUATION = "evaluation.json"
 
 

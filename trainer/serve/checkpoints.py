@@ -10,7 +10,7 @@
     KIT_CHECKPOINT_PORT    default: 8081
     KIT_CHECKPOINT_TOKEN   name of the secret with the token or the cluster's key, which clients
                            need except at /health; default: none
-    KIT_HOST               as of the server (config.py)
+    KIT_HOST               as for the server (config.py)
     KIT_ADDRESS            names or addresses, separated by commas: it listens at this host's
                            one; default: 0.0.0.0, on all interfaces
 

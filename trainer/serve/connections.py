@@ -125,8 +125,8 @@ def time_left(began: float, size: int) -> float:
 def most_connections() -> tuple[int, int]:
     """Return the maximum of connections, and of those accepted at a time.
 
-    This raises the limit of file descriptors as far as needed and allowed. If connections used up
-    all descriptors, /health would fail too.
+    Raise the limit of file descriptors for them, if this is allowed. If connections used all
+    descriptors, /health would fail too.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + BACKLOG + OWN

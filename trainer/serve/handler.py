@@ -97,7 +97,7 @@ class HandlerWatcher(threading.Thread):
         take: Callable[[Serving], object],
         wait: Callable[[Reason], object],
     ) -> None:
-        """As for `Watcher`: `take` gets the handler to answer with, `wait` why there is none."""
+        """As in `Watcher`: `take` gets the handler to use, `wait` the reason why there is none."""
         super().__init__(name="watcher", daemon=True)
         self._settings, self._devices, self._take, self._wait = settings, devices, take, wait
         self._ended = threading.Event()

@@ -22,8 +22,8 @@ class Kind:
     labels: tuple[str, ...]  # Names of the classes; for text, the characters.
     largest: int  # The value of a white pixel.
     values: str = ""  # For custom data, the type of the numbers; "" for pictures and text.
-    resize: int = 0  # As of `View`: for photographs.
-    interpolation: str = "bilinear"  # As of `View`.
+    resize: int = 0  # As in `View`: for photographs.
+    interpolation: str = "bilinear"  # As in `View`.
     tokenizer: str = ""  # Of text as tokens, which has no labels: a tokenizer.json.
     tokens: int = 0  # The number of such tokens.
     answers: bool = False  # Whether a custom function answers instead of classes.

@@ -57,7 +57,7 @@ class Entry:
 class AccessLog:
     """Writes entries: `lines` for people, `json`, or `none`.
 
-    After so many entries it calls `repeat`, which emits the server's state again: the last 500
+    After each REPEAT entries it calls `repeat`, which emits the server's state again: the last 500
     lines always contain it.
     """
 

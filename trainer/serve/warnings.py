@@ -7,7 +7,7 @@ from time import monotonic
 from trainer.output import say_error
 
 REMEMBERED = 64  # Texts of a source.
-MOST, WITHIN = 10, 600.0  # Lines about a source, within so many seconds.
+MOST, WITHIN = 10, 600.0  # The most lines about a source, and their period in seconds.
 
 
 class Warnings:

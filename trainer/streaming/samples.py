@@ -125,7 +125,7 @@ class StreamedImages(ImageFiles):
 
     @property
     def near(self) -> range:
-        """As of `ImageFiles`."""
+        """As in `ImageFiles`."""
         return range(0 if self.source.remote else len(self))
 
     @property
@@ -134,7 +134,7 @@ class StreamedImages(ImageFiles):
         return min(LANES, len(self.shards))
 
     def file(self, number: int) -> Member:
-        """As of `ImageFiles`."""
+        """As in `ImageFiles`."""
         number %= len(self)
         shard = self.shards[int(self.shard[number])]
         return Member(self.source, shard, int(self.offset[number]), int(self.length[number]))
@@ -164,18 +164,18 @@ class StreamedImages(ImageFiles):
         return self.shard[numbers % len(self)]
 
     def grouped(self, batch: Tensor) -> Tensor:
-        """As of `Samples`: by lane."""
+        """As in `Samples`: by lane."""
         return batch[(self.shard_of(batch) % self.lanes).argsort(stable=True)]
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
-        """As of `ImageFiles`; shards are fetched ahead."""
+        """As in `ImageFiles`; shards are fetched ahead."""
         known = list(batches)
         super().expect(known, epoch)  # This forks, so it must precede the thread.
         if self.source.remote:
             self.prefetch.begin(self.shard_of(batch) for batch in known)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `ImageFiles`."""
+        """As in `ImageFiles`."""
         self.prefetch.use(self.shard_of(indices).tolist())
         return super().take(indices, device)
 

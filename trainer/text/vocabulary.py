@@ -51,13 +51,13 @@ class Characters:
         self.start = self._numbers.get("\n", 0)  # Most texts begin after a newline.
 
     def encode(self, text: str) -> list[int]:
-        """As of `Vocabulary`."""
+        """As in `Vocabulary`."""
         if strange := set(text) - self._numbers.keys():
             raise UnknownError(strange)
         return [self._numbers[each] for each in text]
 
     def decode(self, tokens: Sequence[int], after: Sequence[int] = ()) -> str:  # noqa: ARG002
-        """As of `Vocabulary`."""
+        """As in `Vocabulary`."""
         return "".join(self._characters[each] for each in tokens)
 
 
@@ -84,7 +84,7 @@ class Tokens:
         return -(-self.tokenizer.get_vocab_size() // 64) * 64
 
     def encode(self, text: str) -> list[int]:
-        """As of `Vocabulary`."""
+        """As in `Vocabulary`."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
@@ -93,7 +93,7 @@ class Tokens:
         return [each.ids for each in found]
 
     def decode(self, tokens: Sequence[int], after: Sequence[int] = ()) -> str:
-        """As of `Vocabulary`."""
+        """As in `Vocabulary`."""
         before = self.tokenizer.decode(list(after)) if after else ""
         whole: str = self.tokenizer.decode([*after, *tokens])
         return whole[len(before) :].rstrip(REPLACEMENT)

@@ -56,7 +56,7 @@ class Windows(Samples):
 
     @property
     def mapped(self) -> list[Path]:
-        """As of `Samples`."""
+        """As in `Samples`."""
         return [self.file] if self.file else []
 
     def order(self, seed: int, epoch: int) -> Tensor:

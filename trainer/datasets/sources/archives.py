@@ -1,7 +1,7 @@
 """Archives: their regular files, unpacked into an empty folder.
 
-An archive may come from anywhere: names and sizes are checked before anything is written, and one
-that is damaged or cut is refused, never unpacked in part.
+An archive is not trusted: names and sizes are checked before anything is written, and a damaged or
+truncated archive is refused, never partly unpacked.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAE
 
 
 class DamagedError(DataSetError):
-    """An archive whose content is not what was packed."""
+    """A damaged archive."""
 
 
 def unpack(path: Path, name: str, folder: Path, report: Report) -> None:
-    """Unpack an archive whose members are regular files with names that can be used.
+    """Unpack an archive of regular files with usable names.
 
     `name` is the archive's own name, which `path` may lack.
     """
@@ -67,7 +67,7 @@ def unpack(path: Path, name: str, folder: Path, report: Report) -> None:
 
 
 def decode(path: Path, name: str, target: Path) -> None:
-    """Unpack a file that its server has packed with gzip."""
+    """Unpack a file that its server has compressed with gzip."""
     try:
         with gzip.open(path) as stream, target.open("wb") as file:
             while block := stream.read(BLOCK):
@@ -78,7 +78,7 @@ def decode(path: Path, name: str, target: Path) -> None:
 
 
 def _damaged(name: str, error: Exception) -> Exception:
-    """Return the error to raise; that of a disk stays as it is."""
+    """Return the error to raise; errors of the disk are unchanged."""
     if isinstance(error, OSError) and error.errno is not None:
         return error
     what = f"{name} cannot be unpacked ({error})"
@@ -86,11 +86,11 @@ def _damaged(name: str, error: Exception) -> Exception:
 
 
 Member = tuple[str, int, IO[bytes], int]
-"""Name, bytes, content, and how far into the archive it is."""
+"""Name, size, content, and position in the archive."""
 
 
 class _Header(tarfile.TarInfo):
-    """A header that says it when the archive is cut or damaged: tarfile would end there."""
+    """A header that raises an error for a damaged archive, where tarfile would stop silently."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Header:
@@ -110,7 +110,7 @@ def _tar(path: Path, name: str) -> Iterator[Member]:
         tarfile.open(fileobj=packed, mode="r:*", tarinfo=_Header) as tar,
     ):
         for member in tar:
-            # Else it keeps all of them: a gigabyte for a million files.
+            # Otherwise tarfile keeps all members: a gigabyte for a million files.
             tar.members = []  # type: ignore[attr-defined]
             if member.isdir():
                 continue
@@ -120,7 +120,7 @@ def _tar(path: Path, name: str) -> Iterator[Member]:
                 raise _irregular(name, inside)
             yield inside, member.size, stream, raw.tell()
         while tar.fileobj and tar.fileobj.read(BLOCK):
-            pass  # The checksum of the whole is behind the end of the archive.
+            pass  # Read to the end: the checksum follows the archive.
 
 
 def _zip(path: Path, name: str) -> Iterator[Member]:

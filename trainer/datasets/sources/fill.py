@@ -1,6 +1,6 @@
-"""Where the files of a new version come from: `fill` calls the function of the source.
+"""Fills the folder of a new version: `fill` calls the function of the source.
 
-Every error is a DataSetError or an OSError; what was downloaded stays for the next try.
+Every error is a DataSetError or an OSError; downloads are kept for the next try.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trainer.datasets.sources.several import Report
 from trainer.datasets.sources.web import from_web
 
 PARTIAL = ".partial"
-"""The folder of the store with what was downloaded for versions that are not complete."""
+"""The folder of the store with downloads for incomplete versions."""
 
 
 class Filled(NamedTuple):
     """The source of a folder's files."""
 
     source: str
-    """The source's exact name, as the manifest has it."""
+    """The source's exact name, for the manifest."""
     left_out: tuple[str, ...] = ()
     """The hidden files and folders of the source."""
 
@@ -63,7 +63,7 @@ def from_torchvision(name: str, folder: Path, report: Report) -> None:
     report("downloading", 0, 0)
     try:
         downloads = importlib.import_module("trainer.vision.downloads")
-    except Exception as error:  # Of a torchvision that is missing or does not match torch.
+    except Exception as error:  # torchvision is missing or does not match torch.
         what = f"torchvision cannot be imported ({error})"
         raise DataSetError(what, "use the trainer's image") from error
     try:
@@ -78,7 +78,7 @@ def from_torchvision(name: str, folder: Path, report: Report) -> None:
 
 
 def drop_archives(folder: Path) -> None:
-    """Remove the archives whose content torchvision has unpacked beside them."""
+    """Remove the archives that torchvision has unpacked beside them."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     packed = [path for path in files if is_archive(path.name) or path.name.endswith(".gz")]
     if len(packed) < len(files):

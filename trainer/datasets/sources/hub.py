@@ -1,7 +1,7 @@
 """Repositories of data sets at Hugging Face, or at a server like it, with huggingface_hub.
 
-The library resumes a cut connection. It keeps files that are complete, but not a part of a file;
-without a connection it would take the files that are there for the whole. So the files are listed
+The library resumes a cut connection. It keeps complete files, but no partial ones; without
+a connection it would regard the existing files as the whole repository. So the files are listed
 first, and each is compared with the checksum of the listing.
 """
 
@@ -63,7 +63,7 @@ def from_hugging_face(url: str, folder: Path, kept: Path, report: Report) -> str
         _fetch(hub, (repository, commit), entries, kept, report)
     except DataSetError:
         raise
-    except Exception as error:  # Of several libraries that it uses.
+    except Exception as error:  # From one of the libraries that it uses.
         if isinstance(error, OSError) and is_of_disk(error):
             raise
         raise _refused(url, repository, error) from error
@@ -93,7 +93,7 @@ def _fetch(
 ) -> None:
     total, progress = sum(entry.size for entry in entries), Progress(0)
     for path in _parts(kept):
-        path.unlink()  # Of a program that was ended: the library does not resume them.
+        path.unlink()  # From an interrupted program: the library does not resume them.
     require_room(kept, total - sum(_size(kept / entry.path) for entry in entries))
 
     def tick() -> None:
@@ -103,7 +103,7 @@ def _fetch(
 
 
 def _parts(kept: Path) -> list[Path]:
-    """The files that the library has begun; they may vanish meanwhile."""
+    """The partial files of the library, which may disappear at any time."""
     return list((kept / OWN).rglob("*.incomplete"))
 
 
@@ -117,14 +117,14 @@ def _size(path: Path) -> int:
 def _fetch_one(
     hub: Any, place: tuple[str, str], kept: Path, progress: Progress, entry: Entry
 ) -> None:
-    """Download a file and compare it with its checksum; the library keeps what is complete."""
+    """Download a file and compare it with its checksum; the library keeps complete files."""
     repository, commit = place
     for left in reversed(range(TRIES)):
         try:
             hub.hf_hub_download(
                 repository, entry.path, repo_type="dataset", revision=commit, local_dir=kept
             )
-        except Exception as error:  # Of several libraries, also if a connection is cut.
+        except Exception as error:  # From one of several libraries, also if a connection is cut.
             status = getattr(getattr(error, "response", None), "status_code", 500)
             if not left or status < 500 or (isinstance(error, OSError) and is_of_disk(error)):
                 raise
@@ -139,7 +139,7 @@ def _fetch_one(
 
 
 def _intact(path: Path, entry: Entry) -> bool:
-    """Whether a file has the content that was listed; git hashes a small one with a header."""
+    """Whether a file matches its listed hash; git hashes a small file with a header."""
     if not path.is_file() or path.stat().st_size != entry.size:
         return False
     if entry.sha256:
@@ -150,7 +150,7 @@ def _intact(path: Path, entry: Entry) -> bool:
 
 
 def _refused(url: str, repository: str, error: Exception) -> DataSetError:
-    """Return what the hub has answered, with what to do about it."""
+    """Convert the hub's answer to an error with a remedy."""
     names = {kind.__name__ for kind in type(error).__mro__}
     status = getattr(getattr(error, "response", None), "status_code", 0)
     line = " ".join(str(error).split())[:300]

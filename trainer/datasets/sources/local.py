@@ -14,13 +14,13 @@ from trainer.datasets.sources.archives import unpack
 from trainer.datasets.sources.several import Report
 
 UPLOADS = ".uploads"
-"""The folder of the store with what was received."""
+"""The folder of the store with received files."""
 
 
 def from_path(path: Path, folder: Path, store: Path, report: Report) -> tuple[str, ...]:
     """Copy a folder or file, or unpack an archive; uploads are moved.
 
-    Returns the hidden files and folders of a folder, which are left out.
+    Return the hidden files and folders of a folder, which are left out.
     """
     if not path.exists():
         fix = "give torchvision:NAME, https://…, s3://…, hf://… or a path in this container"
@@ -60,12 +60,12 @@ def copy(
 
 
 def find_offset(path: Path) -> int:
-    """The bytes of an upload that have arrived."""
+    """The number of received bytes of an upload."""
     return path.stat().st_size if path.exists() else 0
 
 
 def receive(path: Path, offset: int, blocks: Iterable[bytes]) -> int:
-    """Append blocks to an upload; return its bytes. Raises DataSetError if it ends elsewhere."""
+    """Append blocks to an upload that ends at `offset`; return its size. Raises DataSetError."""
     if offset != (there := find_offset(path)):
         what = f"{path.name} has {there} bytes, not {offset}"
         raise DataSetError(what, f"continue with --offset {there}", MISTAKE)

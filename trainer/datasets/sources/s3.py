@@ -1,7 +1,7 @@
 """Objects of S3 and of servers that speak its protocol, with boto3.
 
-An object that is not complete is resumed: its file is named after key and ETag, and the server is
-asked for the rest only if the ETag is still the same.
+An incomplete object is resumed: its file is named after key and ETag, and the request for the rest
+requires that the ETag is still the same.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Object:
 
     @property
     def file(self) -> str:
-        """The name of the file that has its bytes until the data set is complete."""
+        """The name of the file with its bytes until the data set is complete."""
         return hashlib.sha256(f"{self.tag}\n{self.key}".encode()).hexdigest()
 
 
@@ -94,7 +94,7 @@ def from_s3(url: str, folder: Path, kept: Path, report: Report) -> str:
 
 
 def _client(boto3: Any) -> tuple[Any, bool]:
-    """Return a client, and whether it has credentials; without, it reads public buckets."""
+    """Return a client, and whether it has credentials; without them, it reads public buckets."""
     core = library("botocore", "boto3")
     config = library("botocore.config", "boto3")
     session = boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
@@ -110,7 +110,7 @@ def _client(boto3: Any) -> tuple[Any, bool]:
 
 
 def _find(client: Any, bucket: str, prefix: str) -> Iterator[Object]:
-    """Yield the one object of that key, or those of the folder, without empty folder markers."""
+    """Yield the object of that key, or those of the folder, without empty folder markers."""
     base = prefix if prefix.endswith("/") or not prefix else f"{prefix}/"
     if base != prefix:
         first = client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents", [])
@@ -164,7 +164,7 @@ def _fetch_one(client: Any, bucket: str, kept: Path, progress: Progress, wanted:
         ) as error:
             if isinstance(error, errors.FlexibleChecksumError):
                 progress.add(-file.stat().st_size)
-                file.write_bytes(b"")  # Damaged on its way.
+                file.write_bytes(b"")  # It was damaged in transfer.
             tries = 0 if file.stat().st_size > done else tries + 1
             if tries >= TRIES:
                 raise
@@ -199,7 +199,7 @@ def _place(objects: list[Object], prefix: str, kept: Path, folder: Path, report:
 
 
 def _refused(url: str, error: Any, *, signed: bool) -> DataSetError:
-    """Return what S3 has answered, with what to do about it."""
+    """Convert S3's answer to an error with a remedy."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     fix = FIXES.get(code)

@@ -17,18 +17,18 @@ from trainer.datasets.manifest import check_path, check_tree
 
 BLOCK = 2**20
 SILENCE = 60.0  # Seconds without a byte after which a connection has failed.
-TRIES = 5  # In a row without a byte.
+TRIES = 5  # Successive tries without a byte.
 WORKERS = 8
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 EVERY = 1.0  # Seconds between two reports.
 
 Report = Callable[[str, int, int], None]
-"""Is called with a state, the bytes done and those in all (0: unknown)."""
+"""A callback that gets a state, the bytes done, and the total (0: unknown)."""
 T = TypeVar("T")
 
 
 class Progress:
-    """The bytes that threads have downloaded, and whether they are to end."""
+    """The bytes that threads have downloaded, and whether the threads must end."""
 
     def __init__(self, done: int) -> None:
         self.done, self._lock, self._ends = done, threading.Lock(), False
@@ -41,7 +41,7 @@ class Progress:
             raise InterruptedError
 
     def stop(self) -> None:
-        """End the threads that add bytes."""
+        """End the threads at their next call of `add`."""
         self._ends = True
 
 
@@ -54,7 +54,7 @@ def fetch_all(
     """Call `fetch` with each item in threads, and `tick` from this one every second.
 
     Raises:
-        Exception: The first one of `fetch`; `stop` was called to end the other threads.
+        Exception: The first one from `fetch`; `stop` was called to end the other threads.
     """
     todo, running = iter(work), set[Future[None]]()
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -86,16 +86,16 @@ def check_names(source: str, names: list[str]) -> None:
 
 
 def give(file: Path, target: Path) -> None:
-    """Give a downloaded file to the data set; the download keeps it until that is complete."""
+    """Link a downloaded file into the data set; the download is kept until this is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(file, target)
-    except OSError:  # A file system without hard links.
+    except OSError:  # The file system has no hard links.
         file.replace(target)
 
 
 def is_of_disk(error: OSError) -> bool:
-    """Whether an error is of the disk, not of a connection: another try does not help."""
+    """Whether an error is from the disk, not from a connection: a retry does not help."""
     return error.filename is not None or error.errno in DISK
 
 

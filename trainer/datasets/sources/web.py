@@ -1,4 +1,4 @@
-"""Files of web servers, resumed where the last try ended."""
+"""Files of web servers; interrupted downloads are resumed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from trainer.datasets.manifest import check_path
 from trainer.datasets.sources.archives import DamagedError, decode, unpack
 from trainer.datasets.sources.several import BLOCK, SILENCE, TRIES, Report, give, is_of_disk
 
-LONGEST_WAIT = 60  # Seconds that a server may ask for.
+LONGEST_WAIT = 60  # The longest pause that a server may request, in seconds.
 PACKED = (".gz", ".tgz")
 SECRET = re.compile("sig|token|key|secret|password|credential|auth", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The facts of a server's answer that a later try needs.
+    """The parts of a server's answer that a later try needs.
 
     `tag` is a strong validator of the content (empty: the download cannot be resumed), `packed`
-    whether the server has packed it with gzip.
+    whether the server has compressed it with gzip.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Answer:
 
 
 class _AgainError(OSError):
-    """The downloaded bytes are not a part of the content any more."""
+    """The downloaded bytes do not belong to the present content."""
 
 
 def from_web(url: str, folder: Path, kept: Path, report: Report) -> str:
@@ -58,7 +58,7 @@ def from_web(url: str, folder: Path, kept: Path, report: Report) -> str:
             decode(content, name, file)
         place(file, name, folder, report)
     except DamagedError:
-        content.unlink()  # The next try must not begin with it.
+        content.unlink()  # The next try must not resume it.
         raise
     return public(url)
 
@@ -113,10 +113,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def download(url: str, content: Path, report: Report) -> Answer:
-    """Download to a file, and continue where it ends if the server allows that.
+    """Download to a file, and resume it if the server allows that.
 
     Raises:
-        DataSetError: It failed; what was downloaded stays.
+        DataSetError: It failed; downloaded bytes are kept.
     """
     tries, most = 0, _size(content)
     while True:
@@ -148,7 +148,7 @@ def _size(path: Path) -> int:
 
 
 def _refuse(url: str, error: urllib.error.HTTPError) -> None:
-    """Raise DataSetError if no other try can help."""
+    """Raise DataSetError if a retry cannot help."""
     if error.code < 500 and error.code not in (408, 425, 429):
         fix = "correct the address"
         if error.code in (401, 403):
@@ -162,12 +162,12 @@ def _asked_pause(headers: Message) -> int:
 
 
 def _download_rest(url: str, content: Path, report: Report) -> Answer:
-    """Download what is missing.
+    """Download the missing bytes.
 
-    If-Range: if the content behind the address has changed, it starts again.
+    With If-Range, the server sends the whole file if its content has changed.
 
     Raises:
-        OSError: The connection has ended early, or the file is not a part of the content.
+        OSError: The connection ended early, or the file does not belong to the content.
     """
     facts = content.with_name("answer.json")
     before = _read(facts) if content.exists() else None
@@ -211,7 +211,7 @@ def _read(facts: Path) -> Answer | None:
 
 
 def _complete(before: Answer, done: int, headers: Message) -> Answer:
-    """Return the answer whose content has arrived, as the server says that nothing is behind it."""
+    """Return the previous answer if the server confirms that the download is complete."""
     if headers.get("Content-Range") == f"bytes */{done}" and before.total in (0, done):
         return before
     raise _AgainError("the server has another file than before")
@@ -241,7 +241,7 @@ def _answer(url: str, answer: HTTPResponse, done: int, before: Answer | None) ->
 
 
 def _tag(headers: Message) -> str:
-    """A validator for If-Range, which must be a strong one; empty if there is none."""
+    """A strong validator for If-Range; empty if there is none."""
     tag = headers.get("ETag") or ""
     return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified") or ""
 

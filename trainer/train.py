@@ -229,11 +229,7 @@ def end_at_once(kind: FailureClass, reason: str, code: int = FAILURE) -> NoRetur
 
 
 def tell_frames(error: Exception) -> None:
-<<<<<<< HEAD
     """Print the stack frames of the user's code that led to an error."""
-=======
-    """Print an error's stack frames in the user's own code."""
->>>>>>> words-trainer
     for frame in getattr(error, "frames", ()):
         say_error(frame)
 

@@ -15,7 +15,7 @@ Tree = dict[str, str]
 """The rendered files: texts by path, relative to the tree."""
 
 AUTO = "auto"
-"""The launcher finds the interface: that of the route to the rendezvous."""
+"""The launcher finds the interface: that of the route to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('unknown key near a known one', 'cluster: lab', 'clustr: lab', [
         '1: cluster: is missing; add for example `cluster: lab`',
-        '1: clustr: is not a key that is known here; did you mean cluster?',
+        '1: clustr: is not a known key; did you mean cluster?',
     ]),
     ('engine is unknown', 'engine: swarm', 'engine: nomad', [
         "2: engine: 'nomad' is not known; use one of local, compose, swarm, kubernetes",
@@ -151,7 +151,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('logs with wrong bounds', 'network: {speed: 1Gbit}', 'monitoring: {logs: {keep: 3, size: 0, max: 1GiB}}', [
         '14: monitoring.logs.keep: 3 is not a number of days; write for example 30d',
         '14: monitoring.logs.size: 0 is too small, because Docker itself keeps 30 MB of each container; write at least 100MiB, for example 10GiB',
-        '14: monitoring.logs.max: is not a key that is known here; use one of keep, size',
+        '14: monitoring.logs.max: is not a known key; use one of keep, size',
     ]),
     ('logs with a size alone', 'network: {speed: 1Gbit}', 'monitoring: {logs: {size: 10GB}}', [
         '14: monitoring.logs.keep: is missing; add for example `keep: 30d`',
@@ -213,7 +213,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('registry is misspelt', 'network: {speed: 1Gbit}', 'registry: {adress: registry.lab:5000}', [
         '14: registry.address: is missing; add for example `address: registry.lab:5000`',
-        '14: registry.adress: is not a key that is known here; did you mean address?',
+        '14: registry.adress: is not a known key; did you mean address?',
     ]),
     ('host is no DNS label', 'pc2:', 'pc_2:', [
         "9: hosts.pc_2: 'pc_2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
@@ -229,7 +229,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ("host named as a union's tag", '  pc2:\n    address: 192.168.8.114', '  <list>:\n    adress: 192.168.8.114', [
         '9: hosts.<list>.address: is missing; add for example `address: 192.168.8.151`',
-        '10: hosts.<list>.adress: is not a key that is known here; did you mean address?',
+        '10: hosts.<list>.adress: is not a known key; did you mean address?',
     ]),
     ('host named as pydantic names keys', 'pc2:', "'[key]':", [
         "9: hosts.[key]: '[key]' is not a range; write one bracket, as in gpu[001-512]",
@@ -302,7 +302,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('address is misspelt', 'address: 192.168.8.114', 'adress: 192.168.8.114', [
         '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
-        '10: hosts.pc2.adress: is not a key that is known here; did you mean address?',
+        '10: hosts.pc2.adress: is not a known key; did you mean address?',
     ]),
     ('login without user', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: "@pc2"', [
         "11: hosts.pc2.ssh: '@pc2' is not a login; write for example user1@pc1",
@@ -528,7 +528,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, kubernetes, nodes, registry, data, monitoring, notify, queue',
+        '2: \\x1b[31mred: is not a known key; use one of cluster, engine, hosts, network, swarm, kubernetes, nodes, registry, data, monitoring, notify, queue',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -737,7 +737,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('epochs are misspelt', 'epochs: 10', 'epocs: 10', [
         '2: train.epochs: is missing; add for example `epochs: 10`',
-        '5: train.epocs: is not a key that is known here; did you mean epochs?',
+        '5: train.epocs: is not a known key; did you mean epochs?',
     ]),
     ('batch is negative', 'batch_size: 64', 'batch_size: -64', [
         '6: train.batch_size: -64 is out of range; write a number of at least 1',
@@ -768,7 +768,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('train is a text', 'train:\n', 'train: digits\nchekpoint:\n', [
         '2: train: \'digits\' is not a mapping; write for example `train: {"dataset": "mnist", "model": "cnn", "epochs": 10, "batch_size": 64}`',
-        '3: chekpoint: is not a key that is known here; did you mean checkpoint?',
+        '3: chekpoint: is not a known key; did you mean checkpoint?',
     ]),
     ('nothing to run', 'train:\n  dataset: digits\n  model: cnn\n  epochs: 10\n  batch_size: 64\n', '', [
         '1: there is nothing to run; write exactly one of `train:`, `command:` and `session:`',
@@ -882,7 +882,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '8: hosts: no host of the pool has 3 GPUs for it; see `kit plan`: other jobs have the GPUs',
     ]),
     ('queue: {owner: anna}\nparallel: {shard: 2}', [
-        '7: queue: ranks that divide a model keep their hosts, the queue changes them; leave one of the two out',
+        '7: queue: ranks that divide a model keep their hosts, and the queue changes the hosts; leave one of the two out',
     ]),
     ("reference_batch: '256'", [
         "7: reference_batch: '256' is not a whole number; write for example `reference_batch: 256`",
@@ -894,7 +894,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: checkpoint.keep: 0 is out of range; write a number of at least 1',
     ]),
     ('checkpoint: {every: 1}', [
-        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep, asynchronous, files',
+        '7: checkpoint.every: is not a known key; use one of every_epochs, keep, asynchronous, files',
     ]),
     ('checkpoint: {files: [a.pt]}', [
         '7: checkpoint.files: is for `command`; leave it out: the built-in training saves by itself',
@@ -936,7 +936,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: mounts[0].to: /kit is reserved for kit; write for example /data",
     ]),
     ('mounts: [{bind: /a, to: /data, ro: true}]', [
-        '7: mounts[0].ro: is not a key that is known here; use one of bind, to, read_only',
+        '7: mounts[0].ro: is not a known key; use one of bind, to, read_only',
     ]),
     ('mounts: [{bind: /a, to: /data, read_only: yes}]', [
         "7: mounts[0].read_only: 'yes' is not true or false; write for example `read_only: false`",
@@ -1117,10 +1117,10 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: metrics.port: 80 is out of range; write a number of at least 1024',
     ]),
     ('metrics: {port: 9500}\nrendezvous: {port: 9500}', [
-        "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
+        "7: metrics.port: 9500 is the coordinator's port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; write `hosts: {gpus_per_host: 1}` and `limits: {memory: 24GiB, cpus: 8}`',
+        '7: resources: is not a known key; write `hosts: {gpus_per_host: 1}` and `limits: {memory: 24GiB, cpus: 8}`',
     ]),
 ]
 # What a job has after its image.
@@ -1171,7 +1171,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
         "3: idle: is not shorter than `max_duration`, after which the job ends anyway; leave it out, or write a shorter time",
     ]),
     ('walltime: 12h\ncommand: [train.py]', [
-        "2: walltime: is not a key that is known here; write `max_duration: 12h`",
+        "2: walltime: is not a known key; write `max_duration: 12h`",
     ]),
     ('framework: jax\ncommand: [train.py]', [
         "2: framework: 'jax' is not known; use one of pytorch, tensorflow",
@@ -1216,10 +1216,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
         '2: setup: is a list of lines; write `setup: ["pip install a", "pip install b"]`',
     ]),
     ('command: [train.py]\nshm_size: 16g\nvolumes: [/srv:/data]\nnproc_per_node: 4\nnnodes: 2', [
-        '3: shm_size: is not a key that is known here; write `limits: {shared_memory: 16GiB}`',
-        '4: volumes: is not a key that is known here; write `mounts: [{bind: /srv/data, to: /data}]`',
-        '5: nproc_per_node: is not a key that is known here; write `hosts: {gpus_per_host: 1}`',
-        '6: nnodes: is not a key that is known here; write `hosts: {names: [pc1, pc2]}`',
+        '3: shm_size: is not a known key; write `limits: {shared_memory: 16GiB}`',
+        '4: volumes: is not a known key; write `mounts: [{bind: /srv/data, to: /data}]`',
+        '5: nproc_per_node: is not a known key; write `hosts: {gpus_per_host: 1}`',
+        '6: nnodes: is not a known key; write `hosts: {names: [pc1, pc2]}`',
     ]),
     ('command: [train.py]\ncheckpoint: {every_epochs: 10, keep: 2, asynchronous: false}', [
         '3: checkpoint.every_epochs: is for `train`; leave it out: a script saves by itself',

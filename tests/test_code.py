@@ -204,7 +204,7 @@ def test_other_jobs_need_no_folder(project: Project) -> None:
     research.rename(research.with_name("elsewhere"))
     assert project.kit("render", "--check").status == 0
     shown = project.kit("plan").out
-    assert "of research, as it was rendered, without the folder" in shown
+    assert "of research, as rendered: the folder is not on this machine" in shown
     assert "there is no research here: the version is that of the rendered files" in shown
     # A folder that was never there is a mistake.
     project.write(STORING, {"ddp": JOB.format(code="reserch")})

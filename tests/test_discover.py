@@ -698,9 +698,9 @@ LINKS = """\
 2: eno1    inet 192.168.8.114/24 brd 192.168.8.255 scope global eno1\\  x"""
 CONNECTIONS = [
     # A ProxyCommand that starts `sshd -i`, and systemd's socket of vsock.
-    ("UNKNOWN 65535 UNKNOWN 65535", "192.168.8.114", "SSH does not tell its address there"),
-    ("", "192.168.8.114", "SSH does not tell its address there"),
-    ("192.168.8.20 50000", "192.168.8.114", "SSH does not tell its address there"),
+    ("UNKNOWN 65535 UNKNOWN 65535", "192.168.8.114", "SSH does not report its address there"),
+    ("", "192.168.8.114", "SSH does not report its address there"),
+    ("192.168.8.20 50000", "192.168.8.114", "SSH does not report its address there"),
     ("fd00::20 50000 fd00::114 22", "192.168.8.114", "SSH uses IPv6"),
     ("fe80::1a2b%eno1 50000 fe80::3c4d%eno1 22", "192.168.8.114", "SSH uses IPv6"),
     ("fe80::1a2b%enp1s0 50000 fe80::9%enp1s0 22", "10.0.0.5", "SSH uses IPv6"),

@@ -320,7 +320,7 @@ SLIPS = [
     (OURS, "lock --on pc9", "--on pc9: there is no such host"),
     (OURS, "lock other:1", "other:1: the rendered files have no such image"),
     (OURS.replace("swarm", "local"), "lock", "with engine local and these jobs there is no image"),
-    (OURS + "x: 1\n", "build --on pc1", "inventory.yaml:16: x: is not a key that is known here"),
+    (OURS + "x: 1\n", "build --on pc1", "inventory.yaml:16: x: is not a known key"),
 ]
 
 

@@ -407,7 +407,7 @@ def test_what_many_hosts_share_is_one_mistake(project: Project) -> None:
     inventory = INVENTORY.replace("network:", "\n".join([*hosts, "network:"]))
     assert project.write(inventory).kit("plan").err == (
         "inventory.yaml:14: hosts.n1.speed: '1GB' has the unit GB, but links are measured in Mbit "
-        "or Gbit (per second); write for example 8Gbit (198 more places alike)\n"
+        "or Gbit (per second); write for example 8Gbit (198 more like it)\n"
     )
 
 

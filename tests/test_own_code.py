@@ -177,7 +177,7 @@ def test_a_folder_does_not_come_with_a_job(project: Project) -> None:
     (project.folder / "jobs" / "pack").mkdir()
     result = project.kit("plan")
     assert result.status == 2
-    assert "pack is a folder, and only single files come with a job; put it into the" in result.err
+    assert "pack is a folder: kit sends only files with a job; put it into the" in result.err
 
 
 def test_the_form_of_a_function() -> None:

@@ -164,7 +164,7 @@ def test_a_spare_goes_to_the_jobs_that_may_have_it(
 def test_a_model_in_parts_has_no_spare(project: Project) -> None:
     plan = project.write(SPARES, {"j": JOB + "parallel: {shard: 2}\n"}).plan()
     assert plan.jobs[0].spares == ()
-    assert "s: a spare of no job" in " ".join(plan.notes)
+    assert "s: no job uses this spare" in " ".join(plan.notes)
 
 
 TWO_EACH = SPARES.replace("{uuid: GPU-a}", "{uuid: GPU-a}, {uuid: GPU-a1}").replace(

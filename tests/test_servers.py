@@ -191,7 +191,7 @@ def test_a_port_has_one_owner(project: Project) -> None:
 def test_a_job_is_not_called_like_a_server(project: Project) -> None:
     said = project.write(jobs={"serve-digits": JOB}).kit("plan")
     assert said.status == 2
-    assert "the names of servers begin with serve-, not those of jobs; rename the file" in said.err
+    assert "a job's name cannot begin with serve-: those are servers; rename the file" in said.err
 
 
 def offering(server: Workload) -> list[Part]:

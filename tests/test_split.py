@@ -823,7 +823,7 @@ def test_a_split_tells_which_server_answers_nowhere(
     infer, *train = moves.split()
     options = ["split", "--infer", infer, *(word for gpu in train for word in ("--train", gpu))]
     shown = project.kit(*options, "--dry-run").out
-    assert ("serve-demo answers nowhere for a while: " in shown) is bool(said)
+    assert ("serve-demo is down during this split: " in shown) is bool(said)
     assert said in shown
     gaps = json.loads(project.kit(*options, "--json", "--dry-run").out)["gaps"]
     assert [gap["server"] for gap in gaps] == ["serve-demo"] * bool(said)

@@ -42,7 +42,7 @@ Besides these:
 - On the hosts' own network (`driver: host`, and Compose for jobs of several hosts) ranks listen on
   ports that NCCL and Gloo choose. They have no password. Let only the hosts of the cluster reach
   each other.
-- On an overlay, rendezvous, ranks, metrics, checkpoints, data agents and Prometheus are on the
+- On an overlay, coordinators, ranks, metrics, checkpoints, data agents and Prometheus are on the
   overlay alone. Prometheus has no password: on the hosts' own network it listens on 127.0.0.1:9090.
 - With `engine: local` everything listens on 127.0.0.1.
 """
@@ -98,7 +98,7 @@ WORDS: Mapping[tuple[str, str], Words] = {
         "metrics of Docker's engine", "all hosts", "read-only; no password"
     ),
     ("job", "port rendezvous"): Words(
-        "rendezvous of a job",
+        "coordinator of a job",
         "its first host; under Swarm a manager",
         "read and write; no password",
         port=NAMED.format(RENDEZVOUS_PORT, RENDEZVOUS_PORT + PORTS - 1),

@@ -52,7 +52,7 @@ def packed(entries: Sequence[Entry], sha256: str, folder: Path) -> Iterator[byte
                 raise KitError(where, "make room, or set TMPDIR") from None
         if found.hexdigest() != sha256:
             what = f"{folder} has changed since `kit render`"
-            fix = "run `kit render`, and deploy again; a log that grows belongs elsewhere"
+            fix = "run `kit render`, and deploy again; write growing logs to another folder"
             raise InputError(what, fix)
         file.seek(0)
         yield from iter(partial(file.read, BLOCK), b"")

@@ -77,7 +77,7 @@ def _with_source(package: Package | None, paths: Paths) -> Package | None:
 def size_of(package: Package) -> str:
     """Return the size of a package as text."""
     if not package.here:
-        return "as it was rendered, without the folder"
+        return "as rendered: the folder is not on this machine"
     return f"{count(package.files, 'file')}, {show_bytes(package.bytes)}"
 
 

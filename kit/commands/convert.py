@@ -42,10 +42,10 @@ Row = tuple[Problem, Verdict, str]
 def command(
     paths: Paths, to: str, namespace: str, context: str | None, *, yes: bool, dry_run: bool
 ) -> int:
-    """Show line by line what comes along, what changes and what cannot, and edit the inventory.
+    """Show which values are kept, change or are not supported, and edit the inventory.
 
-    What cannot come along stays in the files: `kit plan` names it until you remove it. Jobs and
-    servers stay unchanged.
+    Values that are not supported stay in the files: `kit plan` names them until you remove them.
+    Jobs and servers stay unchanged.
     """
     project = load_project(paths)
     if project.inventory.kubernetes is not None:
@@ -110,6 +110,6 @@ def _confirmed(text: str, *, yes: bool) -> str:
 def _next(rows: list[Row], inventory: Path) -> str:
     left = sum(verdict is Verdict.CANNOT for _, verdict, _ in rows)
     if left:
-        return f"remove what cannot come along ({count(left, 'line')}), then `kit plan`"
+        return f"remove the values that are not supported ({count(left, 'line')}), then `kit plan`"
     given = "" if inventory == Path("inventory.yaml") else f" -i {inventory}"
     return f"`kit render{given} --diff`"

@@ -74,13 +74,13 @@ def _worth(prediction: Prediction, most: int) -> str:
     if prediction.worth == most:
         return f"yes, all {count(most, 'host')}"
     if prediction.worth == 1:
-        return "no: a second host brings less than half of what it does alone"
+        return "no: a second host adds less than half of its own speed"
     added = next(
         len(each.hosts) for each in prediction.forecasts if len(each.hosts) > prediction.worth
     )
     more = f"up to {prediction.worth} hosts"
     if added == prediction.worth + 1:
-        return f"{more}; host {added} brings less than half of its own speed"
+        return f"{more}; host {added} adds less than half of its own speed"
     return f"{more}; those up to {added} bring less than half of their own speed"
 
 

@@ -187,7 +187,7 @@ def _closed(host: PoolHost, seen: Seen) -> str:
     if who := seen.reclaimed.get(host.name):
         return f"{who} uses it; `kit lend {host.name}` gives it to the pool again"
     if until := seen.avoided.get(host.name):
-        return f"somebody there has ended a job; it is tried again at {_clock(until)}"
+        return f"a job was ended there by hand; jobs avoid it until {_clock(until)}"
     if why := seen.silent.get(host.name):
         return f"the controller cannot reach it: {why.removeprefix(f'{host.name}: ')}"
     if not host.there:
@@ -297,4 +297,4 @@ def lend(paths: Paths, hosts: tuple[str, ...], engine: str | None) -> None:
     queue = queue_of(target_of(paths, engine))
     for host in hosts:
         queue.reclaim(host, "")
-        click.echo(f"{host} is the pool's again")
+        click.echo(f"{host} is in the pool again")

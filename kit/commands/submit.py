@@ -121,5 +121,5 @@ def tell_unattended(queue: Queue) -> None:
         time.sleep(POLL)
     if time.time() - seen > 3 * NOTED:
         when = f"for {show_age(time.time() - seen)}" if seen else "yet"
-        what = f"the queue's controller has not been seen {when}: what waits does not start"
+        what = f"the queue's controller has not been seen {when}: waiting jobs do not start"
         click.echo(f"note: {what}: `kit queue up`", err=True)

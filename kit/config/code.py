@@ -48,7 +48,7 @@ def named_files(
             by_name[code.name] = code
             faults += (Fault(source, loc, *each) for each in _faults(code, wanted, file))
         elif not packages and (folder / wanted.package).is_dir():
-            what = f"{folder / wanted.package} is a folder, and only single files come with a job"
+            what = f"{folder / wanted.package} is a folder: kit sends only files with a job"
             faults.append(Fault(source, loc, what, IN_THE_IMAGE))
     if faults:
         raise FaultsError(faults)

@@ -54,7 +54,7 @@ def _fault(error: ErrorDetails, model: type[BaseModel], source: str, document: o
 
         known = [name for each in place.models for name in each.model_fields]
         fix = unknown_key(place.loc, error["input"], model, document, known)
-        return Fault(source, place.loc, "is not a key that is known here", fix)
+        return Fault(source, place.loc, "is not a known key", fix)
     what, fix = _words(error, place)
     return Fault(source, place.loc, what, fix)
 

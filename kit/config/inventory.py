@@ -95,7 +95,7 @@ class NetworkSection(Section):
     interface: Interface = Field(
         AUTO,
         description="Interface for the training; `auto`: the interface of the route to the "
-        "rendezvous. NCCL uses several at a time; gloo and the rendezvous use the first",
+        "coordinator. NCCL uses several at a time; gloo and the coordinator use the first",
         examples=["auto", "ib0", ["enp1s0f0np0", "enp1s0f1np1"]],
     )
     speed: Speed = Field(10**9, description="Speed of each host's link")

@@ -300,7 +300,7 @@ class JobSection(Section):
                 raise wrong("is in `environment` too", "keep one of the two", "secrets", name)
         if self.metrics.port is not None and self.metrics.port == self.rendezvous.port:
             raise wrong(
-                f"{self.metrics.port} is the rendezvous' port already",
+                f"{self.metrics.port} is the coordinator's port already",
                 f"write for example {9500 if self.metrics.port != 9500 else 9501}",
                 "metrics",
                 "port",

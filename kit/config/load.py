@@ -70,7 +70,7 @@ class Sources:
             line = other.line(fault.other)
             what = what.format(line=f"{other.file}:{line}" if fault.other_source else line)
         line = document.line(fault.loc)
-        fix = f"{fault.fix} ({more:,} more places alike)" if more else fault.fix
+        fix = f"{fault.fix} ({more:,} more like it)" if more else fault.fix
         return Problem(document.file, line, dotted(fault.loc), what, fix)
 
 
@@ -230,7 +230,7 @@ def _sound_hosts(document: Document, faults: list[Fault]) -> dict[str, HostSecti
 def _job(path: Path, place: Place, sources: Sources) -> Job:
     name = _name(path, "job")
     if name.startswith(SERVER_PREFIX):
-        what = f"the names of servers begin with {SERVER_PREFIX}, not those of jobs"
+        what = f"a job's name cannot begin with {SERVER_PREFIX}: those are servers"
         raise ProblemsError([Problem(str(path), 1, "", what, "rename the file")])
     section = _section(JobSection, path, name, sources, rule_faults)
     job = to_job(section, name, f"{place.jobs.resolve().name}/{path.name}")

@@ -168,7 +168,7 @@ DECIDED: Reasons = (
         "ipc host_ipc ipc_mode",
     ),
     (
-        "kit connects the hosts; `network: {driver: host}` in inventory.yaml takes their own",
+        "kit connects the hosts; `network: {driver: host}` in inventory.yaml: that of the hosts",
         "network_mode networks network host_network net dns dns_search extra_hosts links expose "
         "host_aliases network_interface nic interface ports host_port",
     ),
@@ -202,7 +202,7 @@ DECIDED: Reasons = (
         "reservation exclusive constraint dependency array use gpu_type tolerations",
     ),
     (
-        "as many processes load the data as there is room for; `limits: {cpus: 8}` bounds them",
+        "kit chooses how many processes load the data; `limits: {cpus: 8}` limits them",
         "num_workers dataloader_num_workers n_workers num_data_workers workers prefetch_factor "
         "pin_memory persistent_workers num_threads omp_num_threads",
     ),

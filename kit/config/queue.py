@@ -158,11 +158,11 @@ GpusKey = Annotated[
 FIXED = {
     "session": ("is not for a session", "leave it out"),
     "tensorflow": (
-        "TensorFlow trains on a fixed list of hosts, the queue changes them",
+        "TensorFlow needs a fixed list of hosts, and the queue changes the hosts",
         "leave it out",
     ),
     "parallel": (
-        "ranks that divide a model keep their hosts, the queue changes them",
+        "ranks that divide a model keep their hosts, and the queue changes the hosts",
         "leave one of the two out",
     ),
 }

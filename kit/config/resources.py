@@ -82,6 +82,6 @@ class LimitsSection(Section):
 
 
 class RendezvousSection(Section):
-    """The rendezvous of the hosts."""
+    """The coordinator of the hosts: its service has the name `rendezvous`."""
 
     port: int | None = Field(None, ge=1024, le=65535, examples=[29400])

@@ -40,7 +40,7 @@ REMEDIES: Mapping[StandIn, Remedy] = {
     ),
     StandIn.NERDCTL: Remedy(
         "the docker command there is nerdctl, which has no Docker Engine behind it",
-        f"take its link or alias `docker` away there, then {_PREPARE}",
+        f"remove its link or alias `docker` there, then {_PREPARE}",
     ),
     StandIn.DESKTOP: Remedy(
         "Docker Desktop runs containers in a virtual machine, which has neither the host's GPUs "

@@ -100,7 +100,7 @@ def _place(host: DiscoveredHost) -> Iterator[str]:
     elif ":" in host.facts.reached or host.facts.reached_by:
         yield f"SSH uses IPv6; its address is {host.address}, because a Swarm needs IPv4"
     elif not host.facts.reached:
-        yield f"SSH does not tell its address there; correct {host.address} if it is the wrong one"
+        yield f"SSH does not report its address there; correct {host.address} if it is wrong"
 
 
 def _host(facts: HostFacts) -> Iterator[str]:

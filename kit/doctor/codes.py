@@ -84,8 +84,8 @@ OVERLAY = Code(
 )
 RENDEZVOUS = Code(
     "KIT-NET-007",
-    "the rendezvous can be reached",
-    "A host cannot connect to the host and port where the ranks meet.",
+    "the coordinator can be reached",
+    "A host cannot connect to the coordinator of a job, at which its hosts meet.",
     "Open the port of the finding on the host that it names.",
     active=True,
 )

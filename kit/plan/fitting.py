@@ -55,8 +55,9 @@ def _faults_of_grid(job: Job, placements: Sequence[Placement]) -> list[Fault]:
     fewest = job.hosts.fewest
     if fewest is not None and fewest < len(placements):
         if parallel.data:
+            what = "fixes the number of replicas, but the job may run on fewer hosts"
             fix = "leave out `data`: then there are as many replicas as hosts have ranks for"
-            return [Fault(job.name, ("parallel", "data"), "is the same on fewer hosts", fix)]
+            return [Fault(job.name, ("parallel", "data"), what, fix)]
         whole = [each for each in placements if each.processes % cell]
         if whole:
             what = f"with fewer hosts, the rest of the ranks may be no multiple of {cell}"

@@ -55,8 +55,8 @@ def spare_notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
     if not plans or not idle:
         return []
     return [
-        f"{_names(idle)}: a spare of no job: a job that names hosts has the spares among them, "
-        "a divided model and TensorFlow have none"
+        f"{_names(idle)}: no job uses this spare: a job that names its hosts uses only spares that "
+        "it names, a divided model and TensorFlow use none"
     ]
 
 

@@ -16,8 +16,9 @@ from kit.queue.document import Rules
 from kit.queue.moves import Begin, Release
 from kit.queue.pool import Pool
 from kit.queue.record import Record, Spent, going
+from kit.queue.see import AVOIDED_FOR
 from kit.queue.turn import Turn, turn
-from kit.values import Say
+from kit.values import Say, show_age
 
 TURN = 1.0
 """Seconds between two turns."""
@@ -27,6 +28,7 @@ of the previous controller must become visible."""
 NOTED = 60.0
 """Seconds between two writes of the GPU-hours that people have used; hours since the last write
 are lost with the controller."""
+_AVOIDED = show_age(AVOIDED_FOR)
 
 
 class Controller:
@@ -102,7 +104,7 @@ class Controller:
     def _carry_out(self, seen: Seen, now: Turn, records: Mapping[str, Record]) -> None:
         known = seen.avoided.keys() | seen.reclaimed.keys()
         for host in sorted({each.host for each in seen.interrupted} - known):
-            self._say(f"somebody on {host} has ended a job there: others stay away for a while")
+            self._say(f"a job on {host} was ended by hand: jobs avoid it for {_AVOIDED}")
             self._carrier.avoid(host, seen.pool.now)
         # A release may be in several of these at once.
         releases = dict.fromkeys((*seen.interrupted, *seen.lost, *now.moves.releases))
@@ -130,7 +132,9 @@ class Controller:
         try:
             self._carrier.begin(begin, now, waited)
         except RefusedError as error:
-            self._say(f"{begin.job} does not begin there: {error}; others stay away for a while")
+            self._say(
+                f"{begin.job} cannot start there: {error}; jobs avoid the host for {_AVOIDED}"
+            )
             self._carrier.avoid(begin.host, now)
 
 

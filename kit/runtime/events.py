@@ -228,8 +228,8 @@ class Reader:
         self.idle.pop(line.host, None)
         if event.seconds:
             since = show_since(event.time - event.seconds)
-            rest = f"the job ends after {show_age(event.limit)} of that"
-            self.idle[line.host] = f"no host computes anything since {since}: {rest}"
+            rest = f"the job ends after {show_age(event.limit)} without computing"
+            self.idle[line.host] = f"no host has computed since {since}: {rest}"
 
     def _limit(self, event: limit_events.Limit, line: LogLine) -> None:
         self._limits[line.host] = event

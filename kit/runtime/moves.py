@@ -62,7 +62,7 @@ def moves(
     if not known:
         raise _lost(work, f"{', '.join(last)}, which the inventory no longer has")
     for source, target in zip(known, new, strict=False):
-        what = f"bring the checkpoints of {work.name} from {source.name}"
+        what = f"copy the checkpoints of {work.name} from {source.name}"
         cause = "none of the hosts that have trained it takes part now"
         yield Move(
             target.name, what, cause, work.name, work.store.volume, source, target, work.image
@@ -72,7 +72,7 @@ def moves(
 def _lost(work: Workload, where: str) -> KitError:
     return KitError(
         f"{work.name}: its checkpoints are on {where}",
-        f"bring that back; or `kit deploy --fresh {work.name}` begins again without them",
+        f"restore that; or `kit deploy --fresh {work.name}` starts without them",
     )
 
 

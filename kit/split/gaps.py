@@ -14,7 +14,7 @@ Gpus = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A server that answers nowhere while a split is carried out.
+    """A server that is down while a split is carried out.
 
     `seconds` are the most that trainings may take to save and to release its GPUs; then the server
     starts on `hosts`. `moves`: these are other hosts than before.
@@ -30,8 +30,8 @@ class Gap:
         first = f"at most {self.seconds} s until its GPUs are free, then " if self.seconds else ""
         why = "it has no `proxy:`" if self.moves else "no other host serves it"
         return (
-            f"{self.server} answers nowhere for a while: {first}its start on {where}, with its "
-            f"image and its weights; no order of steps avoids it, as {why}"
+            f"{self.server} is down during this split: {first}its start on {where}, with its "
+            f"image and its weights; no order of steps avoids this, because {why}"
         )
 
 

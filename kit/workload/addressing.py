@@ -15,7 +15,7 @@ from kit.workload.types import Part, Rendezvous, Workload
 
 @dataclass(frozen=True, slots=True)
 class JobAddresses:
-    """The rendezvous of a job's hosts, and the network on which they train.
+    """The coordinator of a job's hosts, and the network on which they train.
 
     `own_addresses`: each container has an address of its own, so that jobs may use equal ports.
     `defaults` are variables that the target's network and containers need; the inventory and the

@@ -1,4 +1,4 @@
-"""A job as parts: the rendezvous, and one part for each group of equal training hosts."""
+"""A job as parts: the coordinator, and one part for each group of equal training hosts."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _keeper(job: JobPlan) -> tuple[Config, ...]:
 
 
 def _rendezvous(job: JobPlan, addresses: JobAddresses, notified: Environment) -> Part:
-    """Make the rendezvous. It does not read the job file: a changed job does not restart it.
+    """Make the coordinator. It does not read the job file: a changed job does not restart it.
 
     It has no health check: Swarm resolves a service's name only when its task is healthy, and in a
     test no host found it for 30 s. It ends if it cannot serve, so that a check would add nothing.
@@ -195,7 +195,7 @@ def _rendezvous(job: JobPlan, addresses: JobAddresses, notified: Environment) ->
 
 
 def _about(job: JobPlan, addresses: JobAddresses) -> Iterator[str]:
-    """Describe the rendezvous, and the effect of its loss."""
+    """Describe the coordinator, and the effect of its loss."""
     tied = addresses.host_network
     where = f", at an address of {addresses.rendezvous.host.name}," if tied else ""
     if job.job.session:
@@ -203,9 +203,9 @@ def _about(job: JobPlan, addresses: JobAddresses) -> Iterator[str]:
         return
     if job.job.command:
         lost = " If that host is down, the run waits until it is back." if tied else ""
-        yield f"The rendezvous{where} decides which hosts run the script together.{lost}"
+        yield f"The coordinator{where} decides which hosts run the script together.{lost}"
     else:
-        lost = " If that host is down, the others train on, and no host joins." if tied else ""
+        lost = " If that host is down, the others train on, but no host joins." if tied else ""
         yield f"The coordinator{where} decides which hosts train together.{lost}"
     yield "It ends with each run. It needs no healthcheck: it ends if it cannot serve."
     if not job.job.command and addresses.resizes:
@@ -282,7 +282,7 @@ def _metrics(port: int | None) -> tuple[Port, ...]:
 
 def _summary(job: JobPlan) -> str:
     if job.job.queue:
-        return f"For the queue: {in_words(job.job.queue)}. `kit submit` deploys it with all off."
+        return f"For the queue: {in_words(job.job.queue)}. `kit submit` deploys it without tasks."
     gpus = sum(len(placement.gpus) for placement in job.placements)
     size = f"{count(len(job.placements), 'host')}, {count(gpus, 'GPU')}"
     if job.job.session:

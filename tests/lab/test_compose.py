@@ -128,7 +128,7 @@ def test_what_was_removed_by_hand_is_named_and_restored(operator: Operator, lab:
         lambda: "its coordinator on n1" in operator.status()["message"], "the status to say it"
     )
     shown = operator.kit("deploy", "--dry-run")
-    assert re.search(r"n1 +renew the coordinator of digits; .* +it does not run", shown)
+    assert re.search(r"n1 +restart the coordinator of digits; .* +it does not run", shown)
     assert "end digits" not in shown
     lab.docker("n2", "rm", "--force", "test_train-digits-train-1")
     operator.kit("deploy")
@@ -147,7 +147,7 @@ def test_a_job_that_moves_to_another_host_takes_its_checkpoints_along(
     operator.kit("deploy")
     wait_for(operator.trains, "a checkpoint")
     operator.write({"digits": JOB + "hosts: {names: [n1]}\n"})
-    assert "bring the checkpoints of digits from n2" in operator.kit("deploy", "--dry-run")
+    assert "copy the checkpoints of digits from n2" in operator.kit("deploy", "--dry-run")
     operator.kit("deploy")
     wait_for(lambda: "resumes at step" in operator.kit("logs", "digits"), "n1 to go on")
     wait_for(operator.trains, "a checkpoint of n1")

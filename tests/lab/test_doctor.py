@@ -115,7 +115,7 @@ def test_a_running_job_is_left_alone(world: World) -> None:
         before = world.kit("status", "--json")
         shown = world.kit("doctor")
         assert "note   KIT-GPU-007     n1: GPUs of mnist were not tried: train-mnist_train" in shown
-        assert "ok     KIT-NET-007     the rendezvous can be reached: n1, n2, n3" in shown
+        assert "ok     KIT-NET-007     the coordinator can be reached: n1, n2, n3" in shown
         job, was = (json.loads(text)["jobs"][0] for text in (world.kit("status", "--json"), before))
         assert (job["state"], job["restarts"]) == ("running", 0)
         assert job["started"] == was["started"]

@@ -151,7 +151,7 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     operator.kit("host", "prepare", taken, "--run", "--yes")
     assert "this machine is yours" in lab.ssh(taken, "kit-host reclaim").stdout
     assert not containers(lab, taken)
-    wait_for(lambda: "somebody there has ended a job" in operator.kit("queue"), "the queue to know")
+    wait_for(lambda: "a job was ended there by hand" in operator.kit("queue"), "the queue to know")
     lab.ssh(taken, "kit-host lend")
     operator.kit("lend", taken)
     wait_for(lambda: world(operator, "long") == 2, "the first one to have grown again")

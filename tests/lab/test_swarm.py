@@ -156,7 +156,7 @@ def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docke
     wait_for(lambda: "Down" in hosts.docker("n1", "node", "ls"), "n3 to be missed")
     again = operator.kit("swarm", "up", "--yes")
     assert "n3: join as worker" in again
-    assert "n3: strike off the old node" in again
+    assert "n3: remove the old node" in again
 
     down = operator.kit("swarm", "down", "--yes")
     steps = [line for line in down.splitlines() if ": done after " not in line]

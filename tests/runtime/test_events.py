@@ -372,7 +372,7 @@ def test_a_job_that_computes_nothing_says_so_before_it_ends() -> None:
     host = HostStatus("a", 1, State.RUNNING, None)
     idle = Idle(seconds=900, limit=1800, time=1790000900)
     since = datetime.fromtimestamp(1790000000).astimezone().isoformat(" ", "seconds")
-    message = f"no host computes anything since {since}: the job ends after 30 min of that"
+    message = f"no host has computed since {since}: the job ends after 30 min without computing"
     assert told(idle).of_host(host).message == message
     for after in (replace(idle, seconds=0.0), Started()):
         assert told(idle, after).of_host(host).message == ""

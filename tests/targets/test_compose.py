@@ -218,7 +218,7 @@ def test_a_changed_coordinator_is_renewed_while_its_hosts_train_on(project: Proj
     one, store, other = both()
     actions = decided(planned(project), having(one, replace(store, version="1111"), other))
     assert done(actions) == [(Start, "pc1")]
-    assert actions[0].what == "renew the coordinator of j; its hosts train on"
+    assert actions[0].what == "restart the coordinator of j; its hosts continue to train"
 
 
 def test_an_unhealthy_container_is_started_again(project: Project) -> None:
@@ -241,7 +241,7 @@ def test_a_host_that_has_left_the_job_is_ended(project: Project) -> None:
     left = replace(RUNNING, id="3", host="pc3")
     actions = decided(planned(project), having(*both(), left))
     assert done(actions) == [(End, "pc3"), (Remove, "pc3")]
-    assert actions[0].cause == "it no longer takes part"
+    assert actions[0].cause == "it is no longer used"
 
 
 def test_a_running_job_does_not_begin_anew(project: Project) -> None:

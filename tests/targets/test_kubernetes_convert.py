@@ -59,19 +59,19 @@ def test_a_server_without_a_gpu_comes_along_too(project: Project) -> None:
         SWARM.replace("use: inference", "use: training"), {"digits": JOB}, {"digits": SERVER}
     )
     result = project.kit(*TO, "--dry-run")
-    assert ("serve/digits.yaml:1", "comes along", "idle: it has no GPU") in rows(result.out)
+    assert ("serve/digits.yaml:1", "is kept", "idle: it has no GPU") in rows(result.out)
 
 
 def test_what_cannot_come_along_has_its_line_and_stays(project: Project) -> None:
     inventory = SWARM + "monitoring: {retention: 30d}\n"
     project.write(inventory, {"digits": JOB + "queue: {owner: anna}\n"})
     result = project.kit(*TO, "--yes")
-    cannot = [row for row in rows(result.out) if "cannot" in row]
-    assert [row[:2] for row in cannot] == [
+    unsupported = [row for row in rows(result.out) if "is not supported" in row]
+    assert [row[:2] for row in unsupported] == [
         ("inventory.yaml:15", "monitoring"),
         ("jobs/digits.yaml:7", "queue"),
     ]
-    assert "remove what cannot come along (2 lines), then `kit plan`" in result.out
+    assert "remove the values that are not supported (2 lines), then `kit plan`" in result.out
     assert "monitoring: {retention: 30d}" in (project.folder / "inventory.yaml").read_text()
 
 
@@ -87,7 +87,7 @@ def test_the_examples_of_swarms_are_told_line_by_line(project: Project, example:
     shutil.copytree(ROOT / "tests" / "examples" / example, project.folder, dirs_exist_ok=True)
     result = project.kit(*TO, "--dry-run")
     assert result.status == 0, result.err
-    assert {"comes along", "changes"} <= {row[-2] for row in rows(result.out)}
+    assert {"is kept", "changes"} <= {row[-2] for row in rows(result.out)}
 
 
 WRONG = {

@@ -235,7 +235,7 @@ def test_a_port_that_is_in_use_is_the_reason(cluster: Cluster) -> None:
     cluster.kit("render")
     with socket.create_server(("127.0.0.1", int(port))):
         output = cluster.kit("deploy", status=1)
-    assert f"the rendezvous failed with exit status 1: port {port} cannot be served" in output
+    assert f"the coordinator failed with exit status 1: port {port} cannot be served" in output
     assert "give the job another port: `rendezvous: {port: …}`; its output:" in output
 
 

@@ -73,7 +73,7 @@ def test_a_job_that_runs_does_not_begin_anew(both: tuple[Workload, ...]) -> None
         decided(both, {"digits": WorkloadState(True, True, "old")}, fresh=True)
     assert refused.value.hint == "end it first: `kit stop digits`"
     left = WorkloadState(True, False, "old", (7, 8))
-    with pytest.raises(KitError, match="has processes left of a supervisor that is gone: 7 8"):
+    with pytest.raises(KitError, match="has processes of a supervisor that has ended: 7 8"):
         decided(both, {"digits": left})
 
 

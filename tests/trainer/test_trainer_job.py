@@ -50,7 +50,7 @@ def test_a_job_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("train", "schedule", "step", "use one of constant, cosine, triangle"),
         ("train", "on_nan", "hope", "use one of stop, skip"),
         ("train", "seed", -1, "write a number of at least 0"),
-        ("train", "momentum", 0.9, "is not a key that is known here"),
+        ("train", "momentum", 0.9, "is not a known key"),
         ("train", "model", "gpt", "gpt is for text"),
         ("train", "ema", 1, "1 is not true or false"),
         ("train", "precision", "fp8", "use one of auto, fp32, bf16, fp16"),
@@ -60,12 +60,12 @@ def test_a_job_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("exchange", "compression", "zip", "use one of none, fp16, bf16, powersgd"),
         ("exchange", "timeout", 0, "write a number of at least 1"),
         ("metrics", "port", -1, "write a number of at least 1024"),
-        ("metrics", "path", "/x", "is not a key that is known here"),
+        ("metrics", "path", "/x", "is not a known key"),
         ("checkpoint", "every_epochs", 0, "write a number of at least 1"),
         ("checkpoint", "keep", 0, "write a number of at least 1"),
         ("checkpoint", "shared", 1, "1 is not true or false"),
         ("checkpoint", "asynchronous", "yes", "'yes' is not true or false"),
-        ("checkpoint", "path", "/x", "is not a key that is known here"),
+        ("checkpoint", "path", "/x", "is not a known key"),
     ],
 )
 def test_a_wrong_value_is_named(

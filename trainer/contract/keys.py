@@ -144,7 +144,7 @@ def _out_of_range(value: float, known: Key) -> Fault | None:
 def unknown(name: str, kind: type[Any]) -> Fault:
     """Return the fault of a key that the section does not have."""
     known = [each.name for each in fields(kind)]
-    return "is not a key that is known here", nearest(name, known)
+    return "is not a known key", nearest(name, known)
 
 
 def missing(kind: type[Any], each: Field[Any]) -> Fault:

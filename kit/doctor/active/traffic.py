@@ -200,7 +200,7 @@ def exchange(sessions: Mapping[str, Program]) -> dict[tuple[str, str], str]:
 def reach(
     sessions: Mapping[str, Program], reports: Sequence[Report], wanted: Wanted
 ) -> dict[tuple[str, str], str]:
-    """Connect to the rendezvous of jobs that run; return the errors by host and job."""
+    """Connect to the coordinators of jobs that run; return the errors by host and job."""
     running = {each.group for report in reports for each in report.vitals.containers}
     stacks = {use.workload: use.stack for host in wanted.hosts for use in host.uses}
     errors: dict[tuple[str, str], str] = {}

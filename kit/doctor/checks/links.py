@@ -76,7 +76,7 @@ def _grouped(
 
 def _tcp(links: Sequence[Link], code: Code, port: int, job: str = "") -> Iterator[Finding]:
     tried = [each for each in links if port in each.tcp]
-    what = f"{f'rendezvous of {job}, ' if job else ''}{port}/tcp: "
+    what = f"{f'coordinator of {job}, ' if job else ''}{port}/tcp: "
 
     def run(host: str) -> str:
         return f"open {port}/tcp on {host}: ufw allow {port}/tcp, or its iptables rules"
@@ -170,12 +170,12 @@ def _overlay(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _rendezvous(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
-    """Yield findings on links to the rendezvous of running jobs, or to the host of a future one."""
+    """Yield findings on links to coordinators of running jobs, or to the host of a future one."""
     assert results.overlay is not None
     for (host, job), error in results.reached.items():
-        run = f"kit logs {job}; look at the rendezvous' task: docker service ps"
+        run = f"kit logs {job}; look at the coordinator's task: docker service ps"
         if error:
-            yield wrong(codes.RENDEZVOUS, host, f"rendezvous of {job}: {error}", run)
+            yield wrong(codes.RENDEZVOUS, host, f"coordinator of {job}: {error}", run)
         else:
             yield ok(codes.RENDEZVOUS, host)
     managers = {host.name for host in wanted.hosts if host.manager}

@@ -63,7 +63,7 @@ def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[F
         run = f"if nobody needs that Swarm: {wanted.of(host).ssh} docker swarm leave"
         yield wrong(codes.MEMBER, host, evidence, run)
     elif node is not None and node.state != "ready":
-        evidence = f"the managers call it {node.state}: {node.message}".rstrip(": ")
+        evidence = f"the managers report it as {node.state}: {node.message}".rstrip(": ")
         run = f"{wanted.of(host).ssh} journalctl -u docker --since -10m"
         yield wrong(codes.MEMBER, host, evidence, run)
     elif node is not None and node.availability != "active":

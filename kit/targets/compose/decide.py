@@ -164,15 +164,13 @@ class _Decision:
         image, name = self.work.image, self.work.name
         for host in self._changed:
             present = image in self._observed[host].images
-            cause = "it may have changed" if present else "it is not there"
+            cause = "it may have changed" if present else "the host lacks it"
             yield Pull(host, f"pull {image}", cause, name, host, image)
 
     def ends(self) -> Iterator[Step]:
         """Yield the steps that end containers, also on hosts that left the workload."""
         name = self.work.name
-        removed = {
-            host: "it no longer takes part" for host in self._there if host not in self._hosts
-        }
+        removed = {host: "it is no longer used" for host in self._there if host not in self._hosts}
         causes = self._changed | removed
         for host, cause in causes.items():
             if any(one.works_for(self.work.name) for one in self._there[host]):
@@ -219,7 +217,7 @@ class _Decision:
             what = f"start {name}{f' on {given}' if given else ', to offer checkpoints'}"
             yield Start(host, what, cause, name, host)
         for host, cause in self._renewed.items():
-            what = f"renew the coordinator of {name}; its hosts train on"
+            what = f"restart the coordinator of {name}; its hosts continue to train"
             yield Start(host, what, cause, name, host)
 
 

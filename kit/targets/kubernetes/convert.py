@@ -18,9 +18,9 @@ from kit.values import count, show_size
 class Verdict(StrEnum):
     """The effect of the conversion on a line."""
 
-    SAME = "comes along"
+    SAME = "is kept"
     CHANGES = "changes"
-    CANNOT = "cannot"
+    CANNOT = "is not supported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _of_job(plan: JobPlan, settings: Kubernetes) -> Iterator[Note]:
     if plan.job.checkpoint:
         what = (
             f"one volume claim of {show_size(settings.storage_size)} for all hosts, "
-            f"{claim_name(plan.name)}; the checkpoints of now stay on the hosts: copy them with "
+            f"{claim_name(plan.name)}; the present checkpoints stay on the hosts: copy them with "
             "kubectl cp, or begin again without them"
         )
         yield Note(plan.name, ("checkpoint",), Verdict.CHANGES, what)

@@ -105,7 +105,7 @@ def _container(plan: Plan, part: Part) -> str:
 
 
 def named_port(port: Port) -> NamedPort:
-    """Return a port with its name: of clients, of the metrics, or of the rendezvous."""
+    """Return a port with its name: of clients, of the metrics, or of the coordinator."""
     name = "http" if port.public else str(port.loc[0])
     return NamedPort(name, port.inside or port.number)
 
@@ -126,7 +126,7 @@ def literal(text: str) -> str:
 
 def _environment(workload: Workload, part: Part) -> Iterator[EnvVariable]:
     if part.role is Role.RENDEZVOUS:
-        why = "It listens at this address: that of its Service is none of the pod."
+        why = "It listens at this address: the pod does not have the address of its Service."
         yield EnvVariable("KIT_ADDRESS", field="status.podIP", why=why)
     for each in part.environment:
         if (variable := _variable(each)) is not None:

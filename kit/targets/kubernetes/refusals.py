@@ -124,7 +124,7 @@ def _of_job(plan: JobPlan, settings: Kubernetes | None) -> Iterator[Fault]:
         what, fix = _no_data_services(f"mount a volume claim that has {named[0].title}")
         yield Fault(name, ("data",), what, f"{fix}: `mounts: [{{volume: …, to: /data}}]`")
     if job.package:
-        what = "code travels by data services, which kit does not start in Kubernetes"
+        what = "the data services send code, and kit does not start them in Kubernetes"
         yield Fault(name, ("code",), what, "put the code into the image, and leave `code` out")
     for spare in plan.spares:
         what = f"{spare.host.name} stands by, and kit keeps no spares in Kubernetes"

@@ -144,7 +144,7 @@ def _refuse(work: Workload, observed: WorkloadState, *, fresh: bool) -> None:
         raise KitError(f"job {work.name} runs", f"end it first: `kit stop {work.name}`")
     if observed.left and not observed.supervised:
         raise KitError(
-            f"job {work.name} has processes left of a supervisor that is gone: "
+            f"job {work.name} has processes of a supervisor that has ended: "
             f"{' '.join(map(str, observed.left))}",
             f"end them with `kit stop {work.name}`",
         )

@@ -111,7 +111,7 @@ def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:
 def processes(
     workload: Workload, places: Places, devices: Mapping[str, str], cores: int
 ) -> tuple[Process, ...]:
-    """Return the rendezvous of a job, and one agent for each host of the plan.
+    """Return the coordinator of a job, and one agent for each host of the plan.
 
     `devices` is CUDA_VISIBLE_DEVICES for each host. All workers share `cores`.
     """

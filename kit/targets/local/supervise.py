@@ -109,7 +109,7 @@ class Supervisor:
         )
         if broken is not None and living:
             log = self._run.processes[0].log
-            what = f"the rendezvous {_meaning(broken.returncode)}"
+            what = f"the coordinator {_meaning(broken.returncode)}"
             self._message = f"{what}{_reason(log)}; its output: {log}"
             return State.FAILED
         if living:
@@ -135,7 +135,7 @@ class Supervisor:
             child.wait()
 
     def _end_notifying(self) -> None:
-        """End the rendezvous of a job that notifies people: it may still send the end."""
+        """End the coordinator of a job that notifies people: it may still send the end."""
         for process, child in self._children:
             if process.part == Role.RENDEZVOUS and NOTIFY in dict(process.variables):
                 child.terminate()

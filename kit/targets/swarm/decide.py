@@ -166,7 +166,7 @@ class _Eviction:
     def label(self) -> Step:
         """Return the step that ends the task."""
         leaves = self.wanted == NOWHERE
-        cause = "it no longer takes part" if leaves else f"it is to be {self.wanted}"
+        cause = "it is no longer used" if leaves else f"it becomes {self.wanted}"
         labels = ((job_label(self.job.name), NOWHERE),)
         node = self.node
         return Label(node.name, f"end {self.service}", cause, node.name, node.id, labels)

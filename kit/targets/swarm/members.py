@@ -207,7 +207,7 @@ def _remove_nodes(members: Mapping[str, Member], cluster: Cluster) -> Iterator[R
         member = members.get(node.host or "")
         if member and not node.ready and node.id != member.node:
             cause = "the host has joined again as another node"
-            yield RemoveNode(node.name, f"strike off the old node {node.id[:12]}", cause, node.id)
+            yield RemoveNode(node.name, f"remove the old node {node.id[:12]}", cause, node.id)
 
 
 def _labels(
@@ -279,7 +279,7 @@ def _leave(leaving: Sequence[tuple[Node, Member]], cluster: Cluster) -> list[Ste
     staying = sum(node.manager for node in cluster.nodes) - sum(node.manager for node, _ in leaving)
     if not everybody and not staying:
         in_order = in_order[:-1]
-    cause = "kit swarm up brought it in"
+    cause = "`kit swarm up` added it"
     return [
         Leave(
             node.name,

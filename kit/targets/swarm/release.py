@@ -158,7 +158,7 @@ def _replace(manager: Docker, service: Service, failed: Collection[str]) -> None
     if _wait_until_empty(
         lambda: [each.id for each in observe_tasks(manager) if each.id in failed], STACK_GONE
     ):
-        what = f"failed tasks of {service.name} do not go"
+        what = f"failed tasks of {service.name} are not removed"
         raise KitError(what, f"see them: docker service ps {service.name}")
     _scale(manager, service.name, service.replicas)
 

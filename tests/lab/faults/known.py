@@ -317,7 +317,7 @@ FAULTS = (
         "docker rm -f stays",
     ),
     _closed(
-        "the port of the rendezvous is closed",
+        "the port of the coordinator is closed",
         "KIT-NET-007",
         "n1",
         "-p tcp --syn --dport 29400:30399",

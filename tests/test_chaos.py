@@ -95,7 +95,7 @@ def test_times_are_those_of_the_next_group() -> None:
     run = [*steps(range(1, 4)), *steps(range(4, 6), 2)]
     assert steps_again(run, generation=1, began=2.5) == pytest.approx(4.2 - 2.5)
     assert steps_again(steps(range(1, 4)), generation=1, began=2.5) == pytest.approx(3.1 - 2.5)
-    said = [Said(1.0, "n1", "n2 is silent for 1.7 s"), Said(4.0, "n1", "ends group 1: x")]
+    said = [Said(1.0, "n1", "n2 is silent for 1.7 s"), Said(4.0, "n1", "aborts group 1: x")]
     assert noticed(said, 2.5) == 1.5
     assert noticed([Said(3.0, "n1", "epoch 3")], 2.5) is None
     assert moment("2026-01-01T00:00:00.250000999Z") == 1767225600.25

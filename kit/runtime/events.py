@@ -247,7 +247,8 @@ class Reader:
 
     def _alone(self, event: events.Alone, line: LogLine) -> None:
         without = f"its processes are in no group after {show_seconds(event.seconds)}"
-        self.alone[line.host] = f"{without}: each trains alone, or still loads; see `kit logs`"
+        cause = "each trains its own model, or is still starting"
+        self.alone[line.host] = f"{without}: {cause}; see `kit logs`"
 
     def _grouped(self, _event: events.Grouped, line: LogLine) -> None:
         self.alone.pop(line.host, None)
@@ -262,7 +263,7 @@ class Reader:
         self.unmoved.pop(line.host, None)
         if event.steps:
             why = f"the scale of the loss is {event.scale:.3g}; " if event.scale else ""
-            still = f"the weights have not moved for {event.steps} steps"
+            still = f"the weights have not changed for {event.steps} steps"
             self.unmoved[line.host] = f"{still}: {why}losses or gradients are not finite"
 
     def _allocated(self, event: queue_events.Allocated, _line: LogLine) -> None:

@@ -175,7 +175,7 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     await_that(lambda: kubectl(*meets, "-o", "name") not in {"", first})
     await_that(lambda: kubectl(*meets, "-o=jsonpath={.items[*].status.phase}") == "Running")
     serves = ("-n", story.namespace, "logs", "-l", "job-name=train-digits-rendezvous")
-    await_that(lambda: "finds group" in kubectl(*serves))
+    await_that(lambda: "found the running group" in kubectl(*serves))
     lost = story.hosts[-1]
     pods = kubectl("-n", story.namespace, "get", "pods", "-o", "json")["items"]
     (pod,) = [

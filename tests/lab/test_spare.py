@@ -71,7 +71,7 @@ def test_a_spare_trains_for_a_host_that_is_lost(operator: Operator, lab: Lab) ->
 
     # It comes back and stands by; the loss of the spare gives it its place again.
     lab.do("start", "n2")
-    stands_by = "n2 | launch n2: is ready, and waits for a place"
+    stands_by = "n2 | launch n2: is ready, and waits to join"
     wait_for(lambda: stands_by in operator.kit("logs", "digits"), "n2 to stand by")
     assert members(operator).keys() == {"n1", "n3"}
     lab.do("kill", "n3")

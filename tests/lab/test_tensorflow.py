@@ -90,7 +90,7 @@ def test_two_workers_train_and_begin_again_with_a_host_that_was_lost(
     assert "worker 0 of 2 replicas" in log("n2")
     assert "worker 1 of 2 replicas" in log("n3")
     lab.do("kill", "n3")
-    wait_for(lambda: "ends its workers" in log("n2"), "the other to notice")
+    wait_for(lambda: "stops its workers" in log("n2"), "the other to notice")
     lab.do("start", "n3")
     wait_for(lambda: log("n2").count("worker 0 of 2 replicas") == 2, "another start")
     wait_for(lambda: operator.status("line")["state"] == "completed", "the end")

@@ -322,7 +322,7 @@ def test_a_host_whose_ranks_are_silent_says_since_when() -> None:
 def test_weights_that_stand_still_are_in_the_status_until_they_move() -> None:
     host = HostStatus("a", 1, State.RUNNING, None)
     still = Unmoved(steps=300, scale=1.0)
-    said = "the weights have not moved for 300 steps: the scale of the loss is 1; losses or"
+    said = "the weights have not changed for 300 steps: the scale of the loss is 1; losses or"
     assert told(still).of_host(host).message.startswith(said)
     for after in (Unmoved(steps=0), Started()):
         assert told(still, after).of_host(host).message == ""
@@ -345,8 +345,9 @@ def test_a_host_that_trains_alone_says_so_until_it_is_in_a_group() -> None:
     for after in (Grouped(seconds=190.0), Restart(restarts=1), Started()):
         for text in (line(Alone(seconds=121.2)), place):
             reader.read(LogLine("j", "n2", text, None))
-        told = "its processes are in no group after 121 s: each trains alone, or still loads"
-        assert reader.of_host(host).message == f"{told}; see `kit logs`"
+        told = "its processes are in no group after 121 s"
+        cause = "each trains its own model, or is still starting"
+        assert reader.of_host(host).message == f"{told}: {cause}; see `kit logs`"
         assert reader.of_host(replace(host, state=State.STOPPED)).message == ""
         reader.read(LogLine("j", "n2", line(after), None))
         assert reader.of_host(host).message == ""

@@ -139,7 +139,7 @@ def test_weights_that_stand_still_are_told_until_they_move(tmp_path: Path) -> No
         assert task.wait() == 0, task.text
     told = [each.steps for each in task.of(events.Unmoved)]
     assert told == [100, 0]
-    assert "the weights have not moved for 100 steps, to step 100: losses or" in task.text
+    assert "the weights have not changed for 100 steps, up to step 100: losses or" in task.text
 
 
 def test_samples_of_a_dataset_are_read_in_workers(tmp_path: Path) -> None:
@@ -452,6 +452,6 @@ def test_a_loss_of_ones_own_gets_no_mixed_labels(
     use(monkeypatch, write_module(tmp_path))
     for name in ("mixup", "cutmix"):
         train = train_job(dataset="cifar10", **{name: 0.2}).train
-        what = f"train.{name}: .*mine.py.*has a loss of its own, which does not know mixed labels"
+        what = f"train.{name}: .*mine.py.*is a custom loss, which does not support mixed labels"
         with pytest.raises(JobError, match=what):
             own_task(train)

@@ -244,7 +244,7 @@ def test_a_spare_with_the_newest_checkpoint_takes_part_in_a_new_start() -> None:
     group = found.orders()["s1-1"].group
     assert group
     assert [member.host for member in group.members] == ["n1", "s1"]
-    assert "s1 takes part: it has the newest checkpoint" in said
+    assert "s1 joins the group: it has the newest checkpoint" in said
 
 
 @pytest.mark.parametrize("saved", [-1, 2, 3])
@@ -296,7 +296,7 @@ def test_a_new_coordinator_names_the_host_that_failed(fault: str, why: str) -> N
     assert group
     assert group.why == why
     told = "n2 has left it" if fault == "starting" else "n2 is lost"
-    assert f"ends group 5: {told}" in said
+    assert f"aborts group 5: {told}" in said
 
 
 def test_a_group_that_waited_for_a_failed_worker_says_so() -> None:
@@ -478,7 +478,7 @@ def test_who_hangs_is_known_by_what_it_has_not_reached(
     now[0] += TRAINING.confirm
     kinds = {order.kind for order in found.orders().values()}
     assert kinds == ({"abort"} if expected else {"wait"})
-    assert any(expected in line for line in said if "ends group" in line) == bool(expected)
+    assert any(expected in line for line in said if "aborts group" in line) == bool(expected)
 
 
 def test_coordinators_whose_clock_is_behind_number_groups_by_chance() -> None:

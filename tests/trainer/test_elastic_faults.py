@@ -256,7 +256,7 @@ def test_a_group_needs_no_coordinator_until_it_changes(cluster: Cluster) -> None
     cluster.wait_for_epoch()
     # A new one finds the group, and does not disturb it.
     new = cluster.local.serve(cluster.endpoint, cluster.nnodes)
-    new.expect("finds group")
+    new.expect("found the running group")
     cluster.wait_for_epoch()
     assert len(cluster.begins()) == 1
     new.end()
@@ -295,7 +295,7 @@ def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
         worker = cluster.worker("n1")
         cluster.hosts["n2"].end()
         assert cluster.coordinator
-        cluster.coordinator.expect("ends group")
+        cluster.coordinator.expect("aborts group")
         cluster.start("n2")
         cluster.wait_for(2, 1)
         assert cluster.worker("n1") == worker
@@ -342,7 +342,7 @@ def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> No
         assert pause.reason == "n2 hangs"
         # It counts from the last step before.
         assert pulse.LEAST < pause.seconds < 100
-        for words in ("local rank 0 hangs; what its threads do", "in forward", "kills local rank"):
+        for words in ("local rank 0 hangs; stack traces", "in forward", "kills local rank"):
             tasks[1].expect(words)
         assert [each.local_rank for each in tasks[1].of(Hung)] == [0]
         wait_until(lambda: tasks[0].of(Regrouped)[-1].world_size == 2, "n2 to return")

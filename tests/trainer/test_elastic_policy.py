@@ -171,7 +171,7 @@ def test_a_host_that_fails_again_and_again_is_left_out(least: str, tmp_path: Pat
             return
         wait_until(lambda: bool(ill.of(LeftOut)), "n2 is left out")
         assert said in ill.of(LeftOut)[0].message
-        assert ill.text.count("it is started again") == 1
+        assert ill.text.count("it is restarted") == 1
         began = time.time()
         wait_until(lambda: any(each.time > began for each in well.of(Epoch)), "an epoch more")
         for task in (well, ill):

@@ -356,8 +356,9 @@ def test_each_receiver_gets_a_notification_once_whatever_the_others_do(tmp_path:
     text = log.read_text()
     assert text.count(f"{poor.url}/… answers 500: failed is sent again") == 1
     assert f"{strict.url}/… is not notified of failed: it answers 400" in text
-    assert "receiver 4 of notify gets nothing: nothing-that-is-known://…" in text
-    assert "receiver 5 of notify gets nothing: the secret /run/secrets/NO_URL is not there" in text
+    assert "receiver 4 of notify cannot be used: nothing-that-is-known://…" in text
+    missing = "the secret /run/secrets/NO_URL is not there"
+    assert f"receiver 5 of notify cannot be used: {missing}" in text
     assert not [word for word in ("token", "word@", "secret\n", KEY) if word in text]
 
 
@@ -375,7 +376,7 @@ def test_a_receiver_that_hangs_delays_no_other_and_drops_the_oldest(tmp_path: Pa
             assert [settled(lines) for _ in range(4)] == [
                 f"host_lost-{number}" for number in range(1, 5)
             ]
-    assert log.read_text().count("it has 100 others to take") == 4
+    assert log.read_text().count("it has 100 others pending") == 4
     assert len(hanging.posted) == 1
 
 
@@ -444,12 +445,12 @@ def test_a_job_is_notified_of_exactly_once_and_is_not_delayed(tmp_path: Path) ->
         lab.up("n1", "n2")
         tasks["n2"].end()
         wait_until(lambda: good.kinds == ["host_lost"], "the loss of n2")
-        tasks["n1"].expect("ends its workers: n2 has closed its connection")
+        tasks["n1"].expect("stops its workers: n2 has closed its connection")
         # Another rendezvous knows from n1 that it was sent.
         first.end()
         tasks["n1"].expect("the rendezvous does not answer")
         again = lab.serve()
-        again.expect("n1 is here")
+        again.expect("n1 has connected")
         tasks["n2"] = lab.host("n2", "2:2")
         lab.up("n1", "n2")
         (tmp_path / "go").touch()
@@ -470,7 +471,7 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         lab = Lab(local, [{"url": good.url, "key": "HOOK_KEY"}])
         lab.notify = lab.notify.replace('"key": "HOOK_KEY"', '"key": "NO_KEY"')
         rendezvous = lab.serve()
-        fault = "receiver 1 of notify gets nothing: the secret /run/secrets/NO_KEY"
+        fault = "receiver 1 of notify cannot be used: the secret /run/secrets/NO_KEY"
         rendezvous.expect(fault)
         # People look at the lines of hosts.
         task = lab.host("n1", "1:1")
@@ -484,7 +485,7 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         rendezvous.expect("notifies http")
         for pid in descendants(rendezvous.process.pid):
             os.kill(pid, signal.SIGKILL)
-        rendezvous.expect("the process that notifies has ended with exit code -9")
+        rendezvous.expect("the process that sends notifications has ended with exit code -9")
         task = lab.host("n1", "1:1")
         lab.up("n1")
         # The rendezvous stays while a host is there.

@@ -96,12 +96,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], int, str]] = {
     "no number": (
         {"temperature": "hot"},
         400,
-        "temperature: is no such number; send a number of 0 to 2",
+        "temperature: is not a valid number; send a number of 0 to 2",
     ),
     "too many": (
         {"max_tokens": 5000},
         400,
-        "max_tokens: is no such number; send a whole number of 1 to 2000",
+        "max_tokens: is not a valid number; send a whole number of 1 to 2000",
     ),
     "a character": ({"prompt": "xyz"}, 400, "prompt: the model has never seen"),
     "tokens": ({"prompt": [[1, 2]]}, 400, "prompt: is not a text; send a text"),

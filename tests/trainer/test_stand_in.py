@@ -104,7 +104,7 @@ def loses_a_worker(pair: Pair) -> None:
     assert group.step >= before
     assert group.hosts == NAMES
     assert one.of(events.Member)[-1].restarts == 0
-    assert "is started again" in two.text
+    assert "is restarted" in two.text
 
 
 def stops(pair: Pair) -> events.Stopped:

@@ -62,7 +62,7 @@ def test_hosts_train_together_and_one_that_was_lost_returns(cluster: Cluster) ->
     assert "worker 0 of 2 replicas, begins at 0" in first.text
     assert "worker 1 of 2 replicas, begins at 0" in second.text
     second.end()
-    first.expect("ends its workers: n10 has closed its connection")
+    first.expect("stops its workers: n10 has closed its connection")
     again = cluster.host("n10", cluster.write(command), "2:2")
     for task in (first, again):
         assert task.wait() == 0

@@ -200,13 +200,13 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (with_manifest(step=float("inf")), "step is inf, not a whole number"),
     (with_manifest(files=[]), "files.state.pt.bytes is nothing"),
     (with_manifest(accuracy=float("nan")), "accuracy is nan, not a number of 0 to 1"),
-    (with_manifest(job={"name": "../other"}), 'it is of another job, {"name": "../other"}'),
+    (with_manifest(job={"name": "../other"}), 'it belongs to another job, {"name": "../other"}'),
     (with_a_link, "it cannot be read"),
-    (foreign(b"garbage"), "state.pt is no state of a training ("),
-    (foreign(pickle.dumps(Runs())), "state.pt is no state of a training ("),
-    (foreign(archived(Runs())), "state.pt is no state of a training ("),
-    (foreign(archived([1])), "state.pt is no state of a training ("),
-    (foreign(archived({"model": {}})), "state.pt is no state of a training (KeyError: 'progress')"),
+    (foreign(b"garbage"), "state.pt is not the state of a training ("),
+    (foreign(pickle.dumps(Runs())), "state.pt is not the state of a training ("),
+    (foreign(archived(Runs())), "state.pt is not the state of a training ("),
+    (foreign(archived([1])), "state.pt is not the state of a training ("),
+    (foreign(archived({"model": {}})), "not the state of a training (KeyError: 'progress')"),
     (foreign(archived({"progress": vars(Progress()), "rng": []})), "of a training after step 20"),
 ]
 
@@ -270,7 +270,7 @@ def test_what_is_of_another_job_is_passed_over_and_never_harmed(
     step, warnings = found(tmp_path, job)
     assert step == checkpoint.NONE
     assert len(warnings) == 3
-    assert 'it is of another job, {"name": "other"' in warnings[2]
+    assert 'it belongs to another job, {"name": "other"' in warnings[2]
     checkpoint.write(tmp_path, content(job, 20), job, keep=1)
     assert found(tmp_path, job)[0] == 20
     assert complete_steps(tmp_path) == ["step-00000020", "step-00000021", "step-00000022"]

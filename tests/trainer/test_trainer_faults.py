@@ -151,7 +151,7 @@ def test_a_slow_rank_is_named_with_its_host_and_factor(tmp_path: Path) -> None:
         tasks = faulty_pair(local, "slow", at=0, batch_size=80)
         assert [task.process.returncode for task in tasks] == [0, 0]
         name = f"rank 1 on {host_of(1, tasks)} (cpu)"
-        assert f"slow: {name} works " in tasks[0].text + tasks[1].text
+        assert f"slow: {name} takes " in tasks[0].text + tasks[1].text
     lines = metrics(tmp_path / "pc1", tmp_path / "pc2")
     for line in lines[1:]:
         assert line["slow"][name] > 1.3
@@ -175,7 +175,7 @@ def test_a_mistake_in_a_worker_is_the_last_thing_that_is_said(tmp_path: Path) ->
     said = rf"launch {name}: error: rank 1 \(local rank 0\) has failed, exit code 1: "
     said += rf"ValueError: a mistake in the model \({place}\)"
     assert re.fullmatch(said, last_line(task)), task.text
-    assert task.text.count("it is started again") == 3
+    assert task.text.count("it is restarted") == 3
     assert 'raise ValueError("a mistake in the model")' in task.text
 
 

@@ -620,11 +620,11 @@ def test_the_coordinator_serves_hosts_that_end_with_it(tmp_path: Path) -> None:
         with socket.create_connection(parse_endpoint(endpoint)) as host:
             trains = Report("n1-1", "n1", 1, generation=1, members=("n1-1",))
             host.sendall(encode(trains))
-            server.expect("n1 is here")
+            server.expect("n1 has connected")
             server.process.send_signal(signal.SIGTERM)
             # Both were asked to end: it tells the host when, which saves meanwhile.
             host.sendall(encode(replace(trains, leaving=True, stops=True)))
-            server.expect("group 1 leaves after a step: n1 ends")
+            server.expect("group 1 stops at the end of a step: n1 ends")
             for _ in range(int(2 * FAREWELL / REPORT_EVERY)):
                 host.sendall(encode(replace(trains, leaving=True, stops=True)))
                 time.sleep(REPORT_EVERY)
@@ -656,8 +656,8 @@ def test_hosts_meet_and_train_by_ipv6(tmp_path: Path) -> None:
         for agent in agents:
             assert agent.wait() == 0, agent.text
             assert f"rendezvous {endpoint} answers" in agent.text
-            assert "reaches it from ::1 by interface lo" in agent.text
-            assert "NCCL and gloo take 127.0.0.1, the first address of lo" in agent.text
+            assert "connects to the rendezvous from ::1 on interface lo" in agent.text
+            assert "NCCL and gloo use 127.0.0.1, the first address of lo" in agent.text
 
 
 @pytest.mark.parametrize(

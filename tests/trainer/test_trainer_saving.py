@@ -111,7 +111,7 @@ def test_both_ways_write_the_same_and_tell_their_stall(tmp_path: Path) -> None:
             lines = metrics(folder)
             assert lines[0]["stall"] is None
             assert all(line["stall"] > 0 for line in lines[1:])
-            assert "training stood still for" in task.text
+            assert "a save paused the training for" in task.text
             states.append((folder / "step-00000006" / "state.pt").read_bytes())
             assert json.loads((folder / "step-00000006" / "manifest.json").read_text())["accuracy"]
     first, second = (
@@ -185,7 +185,7 @@ def test_the_launcher_waits_for_room_for_a_checkpoint(tmp_path: Path) -> None:
     }
     with hosts(tmp_path) as local:
         task = local.start("pc1", [LAUNCH], environ, prefix=on_small_disk(disk, "800k", fill))
-        task.expect(f"{disk} has 0.1 MB free, a checkpoint needs 0.3 MB; waits until there is room")
+        task.expect(f"{disk} has 0.1 MB free, a checkpoint needs 0.3 MB; waits for free space")
         [failed] = task.of(events.Failed)
         assert (failed.kind, "make room" in failed.message) == ("disk", True)
         Path(f"/proc/{task.process.pid}/root{disk}/junk").unlink()

@@ -485,11 +485,11 @@ def test_a_silent_host_is_lost_and_returns(tmp_path: Path) -> None:
         before = cluster.steps("n1")
         wait_until(lambda: cluster.steps("n1") > before + 1, "a long step", SOON)
         busy.unlink()
-        assert "ends round" not in rendezvous.text
+        assert "aborts round" not in rendezvous.text
         stale, _ = cluster.last("n3")
         go_on = cluster.silence(cluster.tasks["n3"])
         cluster.wait_for(2, "n1", "n2")
-        assert "ends round 1: n3 is silent for 1." in rendezvous.text
+        assert "aborts round 1: n3 is silent for 1." in rendezvous.text
         go_on()
         cluster.wait_for(3, "n1", "n2", "n3")
         assert not Path(f"/proc/{stale}").exists()
@@ -505,7 +505,7 @@ def test_a_silent_host_is_lost_and_returns(tmp_path: Path) -> None:
         cluster.start("n1")
         cluster.wait_for(3, "n1", "n2", "n3")
         # It knows the round that they were in, also if they have left it by then.
-        assert re.search(r"(finds round 3|begins round 4) with n1, n2, n3", again.text)
+        assert re.search(r"(found the running round 3|begins round 4) with n1, n2, n3", again.text)
 
 
 def test_all_hosts_end_well_without_a_word(tmp_path: Path) -> None:
@@ -514,13 +514,13 @@ def test_all_hosts_end_well_without_a_word(tmp_path: Path) -> None:
         for task in cluster.tasks.values():
             assert task.wait() == 0
             assert task.text.rstrip().endswith(": round 1 with n1, n2, n3")
-        cluster.local.tasks[0].expect("round 1 has ended well")
+        cluster.local.tasks[0].expect("round 1 has succeeded")
 
 
 def test_a_job_waits_for_the_hosts_that_it_needs(tmp_path: Path) -> None:
     with running(tmp_path, "2:2", ["n1", "n2"]) as cluster:
         cluster.tasks["n2"].end()
-        cluster.tasks["n1"].expect("ends its workers: n2 has closed its connection")
+        cluster.tasks["n1"].expect("stops its workers: n2 has closed its connection")
         wait_until(lambda: not cluster.tasks["n1"].workers("steps.py"), "their end", SOON)
         cluster.start("n2")
         cluster.wait_for(2, "n1", "n2")
@@ -534,7 +534,7 @@ def test_a_script_goes_on_without_its_rendezvous(tmp_path: Path) -> None:
         cluster.tasks["n1"].expect("the rendezvous does not answer")
         cluster.wait_for(2, "n1", "n2")
         again = cluster.serve()
-        again.expect("finds round 1 with n1, n2")
+        again.expect("found the running round 1 with n1, n2")
         cluster.wait_for(2, "n1", "n2")
         assert cluster.last("n1") == before
         # It watches them as the first did.
@@ -548,10 +548,10 @@ def test_a_script_goes_on_without_its_rendezvous(tmp_path: Path) -> None:
         pytest.param(
             "loads",
             "2:2",
-            "this host has formed no group with another one",
+            "this host is in no process group with other hosts",
             marks=pytest.mark.long,
         ),
-        ("alone", "1:1", "no two processes of this job have formed a group"),
+        ("alone", "1:1", "no two processes of this job are in a process group"),
     ],
 )
 def test_processes_that_train_alone_are_told(

@@ -72,7 +72,7 @@ def test_each_sink_has_an_epoch_once(
     assert (event.exchange_share, line["shares"], epoch["skipped"]) == (0.1, shares, 1)
     [row, slow] = [each for each in printed if not each.startswith(MARK)]
     assert row.split()[1:4] == ["45", "0.5000", "0.7500"]
-    assert slow.startswith("slow: rank 2 works 1.5 times as long")
+    assert slow.startswith("slow: rank 2 takes 1.5 times as long")
     [folder] = (tmp_path / "tensorboard").iterdir()
     board = EventAccumulator(str(folder))
     board.Reload()

@@ -91,7 +91,7 @@ def test_a_folder_may_bring_its_validation(tmp_path: Path) -> None:
     places = [{file.parts[-3] for file in part.files} for part in data.parts]
     assert places == [{"train"}, {"val"}, {"test"}]
     assert data.validation.view == data.test.view
-    with pytest.raises(DataError, match="have a part for it of their own, 6 samples"):
+    with pytest.raises(DataError, match="already has a validation part, 6 samples"):
         load_data(settings(validation=0.1, **folder), tmp_path)
 
 

@@ -88,4 +88,4 @@ def test_damaged_images_are_named_at_once_and_nothing_is_tried_again(tmp_path: P
     for task in both:
         assert "not used: files that end in .txt (1)" in task.text
         assert "in decode" not in task.text
-        assert "is started again" not in task.text
+        assert "is restarted" not in task.text

@@ -147,7 +147,7 @@ def read(path: Path, job: TrainJob) -> Saved:
     """Read one checkpoint; raises UnusableError if it is incomplete or of another job."""
     saved = read_any(path)
     if (owner := saved.content["job"]) != identity(job):
-        raise UnusableError(f"it is of another job, {json.dumps(owner)}")
+        raise UnusableError(f"it belongs to another job, {json.dumps(owner)}")
     return saved
 
 
@@ -178,9 +178,9 @@ def require_state(saved: Saved) -> Saved:
     except Exception as error:  # Its class depends on the content.
         reason = str(error).strip().splitlines() or [""]
         what = f"{type(error).__name__}: {reason[0][:200]}"
-        raise UnusableError(f"{STATE} is no state of a training ({what})") from error
+        raise UnusableError(f"{STATE} is not the state of a training ({what})") from error
     if progress.step != saved.step or not all(isinstance(each, torch.Tensor) for each in random):
-        raise UnusableError(f"{STATE} is no state of a training after step {saved.step}")
+        raise UnusableError(f"{STATE} is not the state of a training after step {saved.step}")
     return saved
 
 

@@ -175,7 +175,8 @@ class Progress(Event):
 class Epoch(Progress):
     """An epoch is complete and evaluated; if a checkpoint was due, its writing has begun.
 
-    `exchange_share` is the share of the ranks' time in communication that compute does not hide.
+    `exchange_share` is the share of the ranks' time in exposed communication (not overlapped with
+    compute).
     `class_accuracy` and `class_samples` have the accuracy and the number of the test images of the
     20 classes of the lowest accuracy, by name.
     """
@@ -189,8 +190,8 @@ class Epoch(Progress):
 class Pace(Event):
     """The mean time of a rank's newest steps, from each rank: at most every 10 s.
 
-    In seconds: the whole step, and of it data, compute, and communication that compute does not
-    hide.
+    In seconds: the whole step, and of it data, compute, and exposed communication (not overlapped
+    with compute).
     """
 
     NAME = "pace"
@@ -256,8 +257,8 @@ class Grouped(Event):
 class Silent(Event):
     """A rank of a script has done nothing for `seconds`; repeated every minute until it does.
 
-    It has printed no line, its host has made no version of its files, and its processor and its GPU
-    were idle.
+    It has printed no line, its host has made no version of its files, and its CPU and its GPU were
+    idle.
     """
 
     NAME = "silent"
@@ -266,7 +267,7 @@ class Silent(Event):
 
 
 class Spoke(Event):
-    """A rank that was silent does something again."""
+    """A silent rank is active again."""
 
     NAME = "spoke"
     rank: int
@@ -275,8 +276,8 @@ class Spoke(Event):
 class Unmoved(Event):
     """The last `steps` have not changed the weights; repeated every 100 steps.
 
-    Their losses or gradients were not finite. 0: they move again. `scale` is that of the loss with
-    fp16, else 0.
+    Their losses or gradients were not finite. 0: the weights change again. `scale` is that of the
+    loss with fp16, else 0.
     """
 
     NAME = "unmoved"

@@ -19,8 +19,8 @@ OWNER = (*JOB, "owner")
 STATES = {
     "useful": "forward and backward passes, updates and validation",
     "data": "waiting for samples and moving them to the GPU",
-    "exchange": "communication between ranks that computing does not hide",
-    "checkpoint": "standing still for a checkpoint",
+    "exchange": "exposed communication between ranks (not overlapped with compute)",
+    "checkpoint": "paused for a checkpoint",
     "restart": "starting: Python, PyTorch, joining the other ranks, resuming",
     "idle": "no process: waiting for the rendezvous, for other hosts, for room on the disk",
     "lost": "steps that were done before, after the last checkpoint before a restart",
@@ -247,7 +247,7 @@ TRAINER = (
         "counter",
         "s",
         RANK,
-        "Time that the training stood still for checkpoints",
+        "Time for which checkpoints paused the training",
     ),
     Metric(
         "kit_train_skipped_steps_total",

@@ -142,8 +142,8 @@ def tell_unmoved(run: Run, progress: Progress, before: int) -> None:
     if steps:
         why = f", the scale of the loss is {scale:.3g}" if scale else ""
         say_error(
-            f"trainer: warning: {run.world.name}: the weights have not moved for {steps} steps, to "
-            f"step {progress.step}: losses or gradients were not finite{why}"
+            f"trainer: warning: {run.world.name}: the weights have not changed for {steps} steps, "
+            f"up to step {progress.step}: losses or gradients were not finite{why}"
         )
 
 

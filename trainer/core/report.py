@@ -145,7 +145,7 @@ def tell_epoch(run: Run, figures: Figures) -> None:
     if told:
         say("  " + ", ".join(f"{name} {value:.6g}" for name, value in told.items()))
     for who, factor in trained.slow.items():
-        say(f"slow: {who} works {factor} times as long as the others, who wait for it")
+        say(f"slow: {who} takes {factor} times as long as the other ranks, which wait for it")
     if run.job.train.balance == "auto":
         say("batch: " + "/".join(f"{share * 100:.0f}" for share in figures.batch) + " % by rank")
 
@@ -162,7 +162,7 @@ def tell_end(run: Run, figures: Figures) -> None:
     seconds = busy * len(run.data.train) / (trained.images_per_second or 1) / steps
     say(f"for kit plan: step_seconds: {seconds:.4g}, {run.parameters} parameters")
     stall = statistics.fmean(run.saver.stalls) * 1000
-    say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
+    say(f"checkpoints: a save paused the training for {stall:.1f} ms on average")
     where = run.checkpoints / (figures.best or folder_name(figures.place.step))
     say(f"done: {score(figures.newest)}, checkpoint {where}, {elapsed:.1f} s")
 

@@ -22,11 +22,11 @@ def own_task(train: Train) -> Task:
     """Return the task of a custom model; raises CodeError or JobError."""
     loss, metrics = own_function(train, "loss"), own_function(train, "metrics")
     if loss and train.label_smoothing:
-        what = f"{place_of(loss)} has a loss of its own, which does not smooth labels"
+        what = f"{place_of(loss)} is a custom loss, which does not smooth labels"
         raise JobError(f"train.label_smoothing: {what}; leave one of them out")
     for name in ("mixup", "cutmix"):
         if loss and getattr(train, name) is not None:
-            what = f"{place_of(loss)} has a loss of its own, which does not know mixed labels"
+            what = f"{place_of(loss)} is a custom loss, which does not support mixed labels"
             raise JobError(f"train.{name}: {what}; leave one of them out")
     place = place_of(find(train.model))
     plain = partial(cross_entropy, label_smoothing=train.label_smoothing)

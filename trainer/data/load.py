@@ -57,7 +57,7 @@ def hold_out(data: DataSet, train: Train) -> DataSet:
     """Split a part off the training samples for the validation; raises DataError."""
     share = train.validation or 0.0
     if data.validation is not None:
-        what = "train.validation: the data have a part for it of their own"
+        what = "train.validation: the data set already has a validation part"
         raise DataError(f"{what}, {len(data.validation):,} samples; leave the key out")
     rest, held = data.train.hold_out(share, train.split_seed or 0, data.test)
     if not len(held) or not len(rest):

@@ -102,7 +102,7 @@ class Agent(HostAgent):
         elif action == "leave_out":
             self._leave_out(failure)
         else:
-            say(f"{failure.message}; it is started again", error=True)
+            say(f"{failure.message}; it is restarted", error=True)
 
     def _leave_out(self, failure: Halt) -> None:
         """Leave this host out until a person releases it; its workers' state is not trusted."""
@@ -304,7 +304,7 @@ class Agent(HostAgent):
             self._say_idle = now + WAITS
         elif now > self._say_idle:
             self._say_idle = float("inf")
-            say("is ready, and waits for a place in the group")
+            say("is ready, and waits to join a group")
 
     def _try_to_end(self) -> None:
         """End once no worker is in a group; without a coordinator, order workers to abort it."""

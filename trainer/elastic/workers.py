@@ -136,7 +136,7 @@ class Worker:
         name = f"local rank {self.local_rank}"
         if self.still and waited > WHERE and not self.asked:
             self.asked = True
-            say(f"{name} hangs; what its threads do, the last call first:")
+            say(f"{name} hangs; stack traces of its threads, innermost call first:")
             process.send_signal(signal.SIGUSR2)
             emit("hung", local_rank=self.local_rank, seconds=round(waited, 1))
         patience = HUNG_STILL if self.still else HUNG

@@ -115,7 +115,7 @@ class Decisions(Knowledge):
         for report in () if self.end else self.hosts.values():
             if halt := report.halt or self._last_out(report):
                 self.end = Order("end", halt=replace(halt, host=report.host))
-                self.say(f"ends all: {report.host}: {halt.message}")
+                self.say(f"stops the job on all hosts: {report.host}: {halt.message}")
                 self.notices.failed(report, halt)
             elif report.done:
                 self.end = Order("end")
@@ -187,7 +187,7 @@ class Decisions(Knowledge):
         yield from (f"{each.host} hangs" for each in sure)
 
     def _end_group(self, group: Group, reason: str) -> None:
-        self.say(f"ends {self._name(group)}: {reason}")
+        self.say(f"aborts {self._name(group)}: {reason}")
         self.over, self._reason = self.clock(), reason
 
     def _see_change(self, group: Group) -> None:
@@ -213,7 +213,7 @@ class Decisions(Knowledge):
     def _leave_group(self, group: Group, reason: str) -> None:
         """Order the group to leave at the end of a step."""
         self.asked = True
-        self.say(f"{self._name(group)} leaves after a step: {reason}")
+        self.say(f"{self._name(group)} stops at the end of a step: {reason}")
 
     # ---- The next group
 
@@ -279,7 +279,7 @@ class Decisions(Knowledge):
         chosen, others = candidates[: self.most], candidates[self.most :]
         newest = max(others, key=lambda each: each.saved, default=None)
         if newest and newest.saved > max(each.saved for each in chosen):
-            self.say(f"{newest.host} takes part: it has the newest checkpoint")
+            self.say(f"{newest.host} joins the group: it has the newest checkpoint")
             chosen[-1] = newest
         return chosen
 

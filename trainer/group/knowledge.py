@@ -53,7 +53,7 @@ class Knowledge:
                 del self.hosts[agent]
                 self._lost[agent] = f"{report.host} has restarted"
         if report.agent not in self.hosts and not report.asks:
-            self.say(f"{report.host} is here")
+            self.say(f"{report.host} has connected")
             self.notices.learn(report.told)
         self.hosts[report.agent] = report
         self._lost.pop(report.agent, None)
@@ -63,7 +63,8 @@ class Knowledge:
         self.spent.note(report, self.hosts.values())
         if report.ends and not self.ends:
             self.ends = report.ends
-            self.say(f"ends all: {report.host} has reached `{report.ends}` of the job")
+            why = f"{report.host} reports that the job has reached its `{report.ends}`"
+            self.say(f"stops the job on all hosts: {why}")
             self.notices.ended(report)
 
     def lose(self, agent: str, why: str) -> None:
@@ -85,7 +86,7 @@ class Knowledge:
         self.group = Group(first.generation, members, number=first.number)
         self.over, self.asked = None, False
         self._adopted = self._formed = self.clock()
-        self.say(f"finds {self._name(self.group)} with {self.group.names}")
+        self.say(f"found the running {self._name(self.group)} with {self.group.names}")
 
     def _running(self) -> list[Report]:
         """The hosts that are in a group."""

@@ -70,7 +70,7 @@ class Notices:
 
     def ended(self, report: Report) -> None:
         """Send that the job has reached one of its limits and ends before it is complete."""
-        what = f"the job has reached its `{report.ends}`: its GPUs are free"
+        what = f"the job has reached its `{report.ends}` and stops: its GPUs become free"
         # Before the first group, the agent distinguishes two runs.
         at = report.generation or report.agent
         self.tell(Notice("ended", f"ended-{report.ends}-{at}", what))

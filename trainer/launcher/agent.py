@@ -208,7 +208,7 @@ class Agent(HostAgent):
             self._be_idle()
         elif self._state == "runs" and not self._stops:
             self._stops = True
-            say(f"ends its workers: {why or 'the round is over'}")
+            say(f"stops its workers: {why or 'the round is over'}")
             self._start(self._end_torchrun())
 
     async def _end_torchrun(self) -> None:

@@ -90,10 +90,11 @@ class Connections:
             emit("grouped", seconds=round(waited, 1))
         elif not joined and waited >= self._due:
             if not self._told:
-                none = f"after {waited:.0f} s no two processes of this job have formed a group"
+                none = "no two processes of this job are in a process group"
                 if not self.only_host:
-                    none = f"after {waited:.0f} s this host has formed no group with another one"
-                why = "each trains alone, unless the script still loads"
+                    none = "this host is in no process group with other hosts"
+                none += f" after {waited:.0f} s"
+                why = "each trains its own model, unless the script is still starting"
                 fix = "does it call init_process_group, with the variables that kit sets?"
                 say(f"warning: {none}: {why}; {fix}", error=True)
             self._told, self._due = True, waited + MEMBER_EVERY

@@ -38,10 +38,11 @@ class Courier:
     def send(self, notice: Notice) -> None:
         """Pass a notice."""
         if len(self._left) >= MOST_LEFT:
-            self._warn(f"too many notifications wait: nobody is notified of {notice.kind}")
+            self._warn(f"the notification of {notice.kind} is not sent: too many are pending")
             return
         if not self._wanted:
-            self._warn(f"nobody is notified of {notice.kind}: the process that notifies has ended")
+            why = "the process that sends notifications has ended"
+            self._warn(f"the notification of {notice.kind} is not sent: {why}")
             return
         self._left[notice.id] = {"time": round(time.time(), 3), **asdict(notice)}
         self._write(self._left[notice.id])
@@ -95,7 +96,8 @@ class Courier:
             self._writer.close()
             self._writer = None
             code = await self._process.wait()
-            say(f"the process that notifies has ended with exit code {code}", error=True)
+            what = f"the process that sends notifications has ended with exit code {code}"
+            say(what, error=True)
         self._wanted = False
         self._left.clear()
 

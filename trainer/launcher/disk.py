@@ -59,7 +59,7 @@ def wait_for_room(folder: Path) -> None:
         if not said or time.monotonic() - said > REPEAT:
             room = f"{folder} has {show_bytes(free)} free, a checkpoint needs {show_bytes(needed)}"
             emit("failed", kind="disk", message=f"{room}: make room", rank=None, exit_code=None)
-            say(f"{room}; waits until there is room", error=True)
+            say(f"{room}; waits for free space", error=True)
             said = time.monotonic()
         time.sleep(1)
 

@@ -54,7 +54,7 @@ def read_receivers(
         try:
             yield read_receiver(each, environ)
         except LaunchError as error:
-            warn(f"receiver {number} of notify gets nothing: {error}")
+            warn(f"receiver {number} of notify cannot be used: {error}")
 
 
 def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Receiver:

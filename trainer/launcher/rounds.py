@@ -32,7 +32,11 @@ SAME = 3
 SAME_KILLS = 10  # People and kernels also kill healthy processes.
 VERSIONS = 1000  # Number of checkpoints that are remembered.
 CORRECT = "correct the script, then run `kit deploy`"
-CLOSED = Halt("rendezvous", "another host has closed this run: see what others say", FAILURE)
+CLOSED = Halt(
+    "rendezvous",
+    "the script has failed too often on another host: see the logs of the other hosts",
+    FAILURE,
+)
 
 
 class Faults:
@@ -138,8 +142,8 @@ class Rounds(Decisions):
         if not group or not here or self.over is not None or not all(each.done for each in here):
             return
         if not any(map(self._may_return, group.agents - self.hosts.keys())):
-            self.say(f"{self._name(group)} has ended well")
-            self.notices.completed(group.generation, "the script has ended well", here[0])
+            self.say(f"{self._name(group)} has succeeded")
+            self.notices.completed(group.generation, "the script has succeeded", here[0])
             self._told |= dict.fromkeys(self.hosts, Order("end"))
             self.group, self._failure, self._finished = None, None, group.generation
 
@@ -236,9 +240,8 @@ class Rounds(Decisions):
         for agent, each in self.hosts.items():
             if known := self._for_good(each.host):
                 self._told[agent] = Order("end", halt=known)
-        self.say(
-            f"ends the script on {'all hosts' if every else ', '.join(names)}: no restart helps"
-        )
+        where = "any host" if every else ", ".join(names)
+        self.say(f"does not restart the script on {where}: it would fail again")
 
 
 def failure_of(report: Report) -> Halt:

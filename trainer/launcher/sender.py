@@ -33,8 +33,8 @@ def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
             body=body["body"], title=body["title"], notify_type=body["type"]
         )
     except Exception as error:  # From any service of Apprise; its message may contain tokens.
-        return Outcome(f"does not take it ({type(error).__name__})", again=True)
-    return Outcome() if sent else Outcome("does not take it", again=True)
+        return Outcome(f"does not accept the notification ({type(error).__name__})", again=True)
+    return Outcome() if sent else Outcome("does not accept the notification", again=True)
 
 
 class Delivery:
@@ -60,7 +60,7 @@ class Delivery:
             self._waiting.append(body)
             self._change.notify()
         if dropped:
-            self._give_up(dropped, f"has {MOST_WAITING} others to take")
+            self._give_up(dropped, f"has {MOST_WAITING} others pending")
 
     def _run(self) -> None:
         while True:

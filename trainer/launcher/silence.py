@@ -102,7 +102,7 @@ class Silence:
                     self._tell(pid, rank, local, quiet, now)
                 elif quiet.told > 0:
                     quiet.told = float("-inf")
-                    say(f"rank {rank} does something again")
+                    say(f"rank {rank} is active again")
                     emit("spoke", rank=rank)
         return silent
 
@@ -117,7 +117,7 @@ class Silence:
         quiet.told = now
         emit("silent", rank=rank, seconds=round(seconds, 1))
         if first:
-            idle = "it has printed nothing, its processor and its GPU were idle"
+            idle = "it printed no output, and its CPU and GPU were idle"
             say(f"warning: rank {rank} is silent for {seconds:.0f} s: {idle}", error=True)
             for line in tell_stacks(pid):
                 say(f"rank {rank}: {line}", error=True)
@@ -197,7 +197,7 @@ def tell_stacks(pid: int) -> Iterator[str]:
         else:
             with suppress(OSError):
                 name = Path(f"/proc/{each}/comm").read_text().strip()
-                yield f"process {each} ({name}) shows no stack"
+                yield f"no stack trace of process {each} ({name})"
 
 
 def spied(spy: str, pid: int) -> list[str]:

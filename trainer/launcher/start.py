@@ -157,10 +157,11 @@ def become_agent(
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)
-    say(f"reaches it from {address} by interface {interface}")
+    say(f"connects to the rendezvous from {address} on interface {interface}")
     first = next((one for one, name in addresses.items() if name == interface), address)
     if addresses.get(address) == interface and first != address:
-        say(f"NCCL and gloo take {first}, the first address of {interface}: hosts must reach it")
+        use = f"NCCL and gloo use {first}, the first address of {interface}"
+        say(f"{use}: other hosts must be able to reach it")
     if chosen := os.environ.get("KIT_METRICS_PORT") or str(job.metrics_port or ""):
         port = read_number({"KIT_METRICS_PORT": chosen}, "KIT_METRICS_PORT")
         os.environ |= {"KIT_METRICS_AT": endpoint_text((address, port)), "KIT_NAME": job.name}

@@ -123,7 +123,7 @@ class Endpoint:
         try:
             stream = await asyncio.to_thread(find, self.folder, path)
         except OSError:
-            missing = {"error": "there is no such thing", "fix": "see /checkpoints"}
+            missing = {"error": "not found", "fix": "see /checkpoints"}
             return self._send_json(connection, method, 404, missing)
         with stream:
             await self._send_file(connection, method, stream)
@@ -137,7 +137,8 @@ class Endpoint:
             return 405, {"error": f"{method[:20]} is not answered", "fix": "send GET"}
         host = headers.get("host", "")
         if host and not allowed_host(host, ()):
-            return 403, {"error": "it is not called that", "fix": "ask it by its address"}
+            what = f"the host name {host[:100]} is not allowed"
+            return 403, {"error": what, "fix": "use the address of this host"}
         kind, _, given = headers.get("authorization", "").partition(" ")
         right = self._token is None or secrets.compare_digest(given.encode(), self._token)
         if path != "/health" and not (right and (self._token is None or kind == "Bearer")):

@@ -70,7 +70,7 @@ def read_request(content: dict[str, Any], kind: Kind, names: tuple[str, ...]) ->
     count, temperature, top_p = (number(content, key) for key in NUMBERS)
     seed = content.get("seed")
     if seed is not None and (type(seed) is not int or not -(2**63) <= seed < 2**63):
-        raise refusal("seed", "is no such number", "send a whole number of 64 bits")
+        raise refusal("seed", "is not a valid number", "send a whole number of 64 bits")
     options = content.get("stream_options") or {}
     if not isinstance(options, dict):
         raise refusal("stream_options", "is no object", 'send {"include_usage": true}')
@@ -108,7 +108,7 @@ def number(content: dict[str, Any], key: str) -> float:
     kind, least, most, default = NUMBERS[key]
     value = default if content.get(key) is None else content[key]
     if not KINDS[kind](value) or not least <= value <= most:
-        raise refusal(key, "is no such number", f"send {kind} of {least:g} to {most:g}")
+        raise refusal(key, "is not a valid number", f"send {kind} of {least:g} to {most:g}")
     return float(value)
 
 

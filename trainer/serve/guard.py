@@ -163,11 +163,11 @@ class Guard:
         host, origin = headers.get("host"), headers.get("origin")
         names = settings.allowed_hosts
         if host and scope["path"] != "/health" and not allowed_host(host, names):
-            what = f"this server is not called {host[:100]}"
-            return Refusal(403, what, "ask it by its address, or have the name in allowed_hosts")
+            what = f"the host name {host[:100]} is not allowed"
+            return Refusal(403, what, "use the server's address, or add the name to allowed_hosts")
         if origin and scope["method"] == "POST" and not allowed_origin(origin, host or "", names):
-            what = f"a page of {origin[:100]} may not ask this server"
-            return Refusal(403, what, "ask from its own page, or have the name in allowed_hosts")
+            what = f"requests from pages of {origin[:100]} are not allowed"
+            return Refusal(403, what, "use the server's own page, or add the name to allowed_hosts")
         if scope["path"] in GUARDED and not bears_token(headers, settings):
             fix = "send the header Authorization: Bearer and the token of this server"
             return Refusal(401, "the token is missing or wrong", fix, WWW_Authenticate="Bearer")

@@ -61,7 +61,7 @@ def json_values(content: dict[str, Any], most: int) -> list[Any]:
     require_keys(content, "inputs")
     found = content.get("inputs")
     if not isinstance(found, list) or not found:
-        raise Refusal(422, "inputs: is no list of values", 'send {"inputs": [...]}')
+        raise Refusal(422, "inputs: is not a list of values", 'send {"inputs": [...]}')
     if len(found) > most:
         raise Refusal(413, f"{len(found)} samples in one request", f"send {most} at most")
     return found
@@ -71,7 +71,7 @@ def read_top(value: Any) -> int:
     """Read the number of classes to answer; raises Refusal."""
     text = "" if isinstance(value, bool) else str(value)
     if not text.isdecimal() or len(text) > DIGITS or int(text) < 1:
-        raise Refusal(422, "top: is no such number", "send a whole number from 1 on")
+        raise Refusal(422, "top: is not a valid number", "send a whole number from 1 on")
     return int(text)
 
 

@@ -34,7 +34,7 @@ def add_openai(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/completions", **schema.COMPLETIONS)
     async def complete(request: Request) -> Response:
-        """Go on with a text, as a whole or as a stream."""
+        """Complete a text, as a whole or as a stream."""
         content_type(request, JSON, FIX)
         body, kind = await request.body(), server.kind(text=True)
         if len(body) > text.LARGEST:

@@ -83,7 +83,7 @@ def add_predictions(app: FastAPI, server: Server) -> None:
 
     @app.post("/complete", **schema.COMPLETE)
     async def complete(request: Request) -> Response:
-        """Go on with a text."""
+        """Complete a text."""
         content_type(request, JSON, text.FIX)
         began, body, kind = monotonic(), await request.body(), server.kind(text=True)
         if len(body) > text.LARGEST:

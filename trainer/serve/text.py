@@ -36,11 +36,12 @@ def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
     if not isinstance(text, str):
         raise Refusal(422, "text: is no text", FIX)
     if type(count) is not int or not 0 < count <= MOST:
-        raise Refusal(422, "characters: is no such number", f"send a whole number of 1 to {MOST}")
+        fix = f"send a whole number of 1 to {MOST}"
+        raise Refusal(422, "characters: is not a valid number", fix)
     if type(temperature) not in (int, float) or not 0 <= temperature <= 10:
-        raise Refusal(422, "temperature: is no such number", "send a number of 0 to 10")
+        raise Refusal(422, "temperature: is not a valid number", "send a number of 0 to 10")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
-        raise Refusal(422, "seed: is no such number", "send a whole number from 0 on, or none")
+        raise Refusal(422, "seed: is not a valid number", "send a whole number from 0 on, or none")
     return Wish(encoded(text, kind, 422, "text"), count, float(temperature), seed)
 
 

@@ -16,11 +16,11 @@ from tests.lab.chaos.world import JOB, MANAGER, NODES, Said, World, told_job
 NOTICES = (
     "is silent for",
     "has closed its connection",
-    "ends group ",
+    "aborts group ",
     "does not answer",
-    "it is started again",
+    "it is restarted",
     "was stopped by a signal",
-    "ends all: ",
+    "stops the job on all hosts: ",
 )
 """What agents and the coordinator say when the training has lost a part."""
 EPOCH = 23

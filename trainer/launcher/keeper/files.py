@@ -137,4 +137,4 @@ class Files:
     def _warn(self, text: str) -> None:
         if text and text != self._said:
             self._said = text
-            tell(f"warning: {text}: no version is made of it")
+            tell(f"warning: {text}: no version is saved")

@@ -158,7 +158,7 @@ def require_working_torchvision(need: str) -> None:
 
 
 def fail_job(kind: FailureClass, message: str, code: int) -> int:
-    """End before the rendezvous, for a reason that a restart would repeat."""
+    """End before it reaches the coordinator, for a reason that a restart would repeat."""
     return 0 if request_halt(kind, message, code) else fail(kind, message, code)
 
 

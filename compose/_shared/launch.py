@@ -37,7 +37,7 @@ only the standard library and Python 3.10, and all names are unique.
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
     KIT_NOTIFY               for the coordinator: receivers and kinds of notifications (JSON)
-    KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
+    KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the coordinator; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
                              each other are reported; default: 60
     KIT_ONE_RUN              set if nothing restarts a host: the end of one host then ends all
@@ -292,7 +292,7 @@ MISTAKE, FAILURE = 2, 1  # Exit codes: a mistake in the input; work has failed.
 class LaunchError(Exception):
     """An expected error; `kind` is a class of failed events."""
 
-    known = False  # Whether the rendezvous has sent it, so that all hosts know of it.
+    known = False  # Whether the coordinator has sent it, so that all hosts know of it.
 
     def __init__(
         self,
@@ -763,7 +763,7 @@ def wait_for_room(folder: Path) -> None:
         if not said or time.monotonic() - said > REPEAT:
             room = f"{folder} has {show_bytes(free)} free, a checkpoint needs {show_bytes(needed)}"
             emit("failed", kind="disk", message=f"{room}: make room", rank=None, exit_code=None)
-            say(f"{room}; waits until there is room", error=True)
+            say(f"{room}; waits for free space", error=True)
             said = time.monotonic()
         time.sleep(1)
 
@@ -1056,7 +1056,7 @@ def interface_addresses() -> dict[str, str]:
 
 
 # -------- launcher/network.py
-# This host's interface and ports, and the connection to the rendezvous.
+# This host's interface and ports, and the connection to the coordinator.
 
 
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
@@ -1078,9 +1078,9 @@ def wait_for_rendezvous(settings: Settings) -> str:
     """Wait until the store answers; return this host's local address of the connection."""
     return until_answered(
         partial(find_rendezvous, settings.rendezvous),
-        ("the rendezvous", endpoint_text(settings.rendezvous), "nothing answered at"),
+        ("the coordinator", endpoint_text(settings.rendezvous), "nothing answered at"),
         settings.wait,
-        "is the rendezvous service running, and on the same network?",
+        "is the service rendezvous running, and on the same network?",
         "rendezvous",
     )
 
@@ -1095,7 +1095,7 @@ def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[
         taken = [name for name in addresses.values() if nccl_takes(chosen, name)] or [named]
         names = [name for name in names if name in taken] or taken
     if not names:
-        lost = f"no interface has the address {address} that leads to the rendezvous"
+        lost = f"no interface has the address {address} that leads to the coordinator"
         fix = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
         raise LaunchError(f"{lost}; {fix}", FAILURE, "rendezvous")
     return names[0]
@@ -1706,7 +1706,7 @@ class Notices:
 
     def ended(self, report: Report) -> None:
         """Send that the job has reached one of its limits and ends before it is complete."""
-        what = f"the job has reached its `{report.ends}`: its GPUs are free"
+        what = f"the job has reached its `{report.ends}` and stops: its GPUs become free"
         # Before the first group, the agent distinguishes two runs.
         at = report.generation or report.agent
         self.tell(Notice("ended", f"ended-{report.ends}-{at}", what))
@@ -1777,7 +1777,7 @@ class Knowledge:
                 del self.hosts[agent]
                 self._lost[agent] = f"{report.host} has restarted"
         if report.agent not in self.hosts and not report.asks:
-            self.say(f"{report.host} is here")
+            self.say(f"{report.host} has connected")
             self.notices.learn(report.told)
         self.hosts[report.agent] = report
         self._lost.pop(report.agent, None)
@@ -1787,7 +1787,8 @@ class Knowledge:
         self.spent.note(report, self.hosts.values())
         if report.ends and not self.ends:
             self.ends = report.ends
-            self.say(f"ends all: {report.host} has reached `{report.ends}` of the job")
+            why = f"{report.host} reports that the job has reached its `{report.ends}`"
+            self.say(f"stops the job on all hosts: {why}")
             self.notices.ended(report)
 
     def lose(self, agent: str, why: str) -> None:
@@ -1809,7 +1810,7 @@ class Knowledge:
         self.group = Group(first.generation, members, number=first.number)
         self.over, self.asked = None, False
         self._adopted = self._formed = self.clock()
-        self.say(f"finds {self._name(self.group)} with {self.group.names}")
+        self.say(f"found the running {self._name(self.group)} with {self.group.names}")
 
     def _running(self) -> list[Report]:
         """The hosts that are in a group."""
@@ -1985,7 +1986,7 @@ class Decisions(Knowledge):
         for report in () if self.end else self.hosts.values():
             if halt := report.halt or self._last_out(report):
                 self.end = Order("end", halt=replace(halt, host=report.host))
-                self.say(f"ends all: {report.host}: {halt.message}")
+                self.say(f"stops the job on all hosts: {report.host}: {halt.message}")
                 self.notices.failed(report, halt)
             elif report.done:
                 self.end = Order("end")
@@ -2057,7 +2058,7 @@ class Decisions(Knowledge):
         yield from (f"{each.host} hangs" for each in sure)
 
     def _end_group(self, group: Group, reason: str) -> None:
-        self.say(f"ends {self._name(group)}: {reason}")
+        self.say(f"aborts {self._name(group)}: {reason}")
         self.over, self._reason = self.clock(), reason
 
     def _see_change(self, group: Group) -> None:
@@ -2083,7 +2084,7 @@ class Decisions(Knowledge):
     def _leave_group(self, group: Group, reason: str) -> None:
         """Order the group to leave at the end of a step."""
         self.asked = True
-        self.say(f"{self._name(group)} leaves after a step: {reason}")
+        self.say(f"{self._name(group)} stops at the end of a step: {reason}")
 
     # ---- The next group
 
@@ -2149,7 +2150,7 @@ class Decisions(Knowledge):
         chosen, others = candidates[: self.most], candidates[self.most :]
         newest = max(others, key=lambda each: each.saved, default=None)
         if newest and newest.saved > max(each.saved for each in chosen):
-            self.say(f"{newest.host} takes part: it has the newest checkpoint")
+            self.say(f"{newest.host} joins the group: it has the newest checkpoint")
             chosen[-1] = newest
         return chosen
 
@@ -2336,7 +2337,7 @@ class Server:
 
 # A round includes the import of PyTorch; at its end, a script may save.
 ROUND_TIMES = Times(last_call=2.0, warm_up=0.0, gather=0.0, stuck=30.0)
-# Seconds without a host after which the rendezvous ends if it has given up hosts: Docker waits up
+# Seconds without a host after which the coordinator ends if it has given up hosts: Docker waits up
 # to a minute before it starts a container again.
 REMEMBERED = 120.0
 # More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
@@ -2348,7 +2349,11 @@ SAME = 3
 SAME_KILLS = 10  # People and kernels also kill healthy processes.
 VERSIONS = 1000  # Number of checkpoints that are remembered.
 CORRECT = "correct the script, then run `kit deploy`"
-CLOSED = Halt("rendezvous", "another host has closed this run: see what others say", FAILURE)
+CLOSED = Halt(
+    "rendezvous",
+    "the script has failed too often on another host: see the logs of the other hosts",
+    FAILURE,
+)
 
 
 class Faults:
@@ -2408,7 +2413,7 @@ class Rounds(Decisions):
 
     @property
     def patience(self) -> float:
-        """Seconds without a host after which the rendezvous ends; the engine restarts it."""
+        """Seconds without a host after which the coordinator ends; the engine restarts it."""
         counts = self.spent.known and not self.ends  # A container may be started again.
         return REMEMBERED if self.given_up or counts else ABSENT
 
@@ -2454,8 +2459,8 @@ class Rounds(Decisions):
         if not group or not here or self.over is not None or not all(each.done for each in here):
             return
         if not any(map(self._may_return, group.agents - self.hosts.keys())):
-            self.say(f"{self._name(group)} has ended well")
-            self.notices.completed(group.generation, "the script has ended well", here[0])
+            self.say(f"{self._name(group)} has succeeded")
+            self.notices.completed(group.generation, "the script has succeeded", here[0])
             self._told |= dict.fromkeys(self.hosts, Order("end"))
             self.group, self._failure, self._finished = None, None, group.generation
 
@@ -2552,9 +2557,8 @@ class Rounds(Decisions):
         for agent, each in self.hosts.items():
             if known := self._for_good(each.host):
                 self._told[agent] = Order("end", halt=known)
-        self.say(
-            f"ends the script on {'all hosts' if every else ', '.join(names)}: no restart helps"
-        )
+        where = "any host" if every else ", ".join(names)
+        self.say(f"does not restart the script on {where}: it would fail again")
 
 
 def failure_of(report: Report) -> Halt:
@@ -2615,7 +2619,7 @@ def keeper(folder: str) -> Iterator[None]:
 def wait_for_files(environ: Mapping[str, str]) -> None:
     """Wait until the keeper has copied the newest version of the script's files to this host.
 
-    Raises LaunchError if it fails: the round ends, and the rendezvous begins another.
+    Raises LaunchError if it fails: the round ends, and the coordinator begins another.
     """
     names = {"address": "MASTER_ADDR", "run": "KIT_ROUND"}
     numbers = {"port": "MASTER_PORT", "rank": "GROUP_RANK", "hosts": "GROUP_WORLD_SIZE"}
@@ -3104,10 +3108,11 @@ class Connections:
             emit("grouped", seconds=round(waited, 1))
         elif not joined and waited >= self._due:
             if not self._told:
-                none = f"after {waited:.0f} s no two processes of this job have formed a group"
+                none = "no two processes of this job are in a process group"
                 if not self.only_host:
-                    none = f"after {waited:.0f} s this host has formed no group with another one"
-                why = "each trains alone, unless the script still loads"
+                    none = "this host is in no process group with other hosts"
+                none += f" after {waited:.0f} s"
+                why = "each trains its own model, unless the script is still starting"
                 fix = "does it call init_process_group, with the variables that kit sets?"
                 say(f"warning: {none}: {why}; {fix}", error=True)
             self._told, self._due = True, waited + MEMBER_EVERY
@@ -3243,7 +3248,7 @@ class Silence:
                     self._tell(pid, rank, local, quiet, now)
                 elif quiet.told > 0:
                     quiet.told = float("-inf")
-                    say(f"rank {rank} does something again")
+                    say(f"rank {rank} is active again")
                     emit("spoke", rank=rank)
         return silent
 
@@ -3258,7 +3263,7 @@ class Silence:
         quiet.told = now
         emit("silent", rank=rank, seconds=round(seconds, 1))
         if first:
-            idle = "it has printed nothing, its processor and its GPU were idle"
+            idle = "it printed no output, and its CPU and GPU were idle"
             say(f"warning: rank {rank} is silent for {seconds:.0f} s: {idle}", error=True)
             for line in tell_stacks(pid):
                 say(f"rank {rank}: {line}", error=True)
@@ -3338,7 +3343,7 @@ def tell_stacks(pid: int) -> Iterator[str]:
         else:
             with suppress(OSError):
                 name = Path(f"/proc/{each}/comm").read_text().strip()
-                yield f"process {each} ({name}) shows no stack"
+                yield f"no stack trace of process {each} ({name})"
 
 
 def spied(spy: str, pid: int) -> list[str]:
@@ -3510,11 +3515,11 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
 
 
 # -------- launcher/last_failure.py
-# The failure of a script, as the rendezvous sends it to all hosts.
+# The failure of a script, as the coordinator sends it to all hosts.
 
 
 def halt_of(error: LaunchError) -> Halt:
-    """Convert a failure on this host for the report to the rendezvous."""
+    """Convert a failure on this host for the report to the coordinator."""
     line = str(error).splitlines()[0]
     return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
 
@@ -3534,14 +3539,14 @@ def ask(settings: Settings, report: Report) -> Order:
 
 
 def ask_what_has_failed(settings: Settings) -> None:
-    """Log the run's previous failure, from the rendezvous: the log of a new container lacks it.
+    """Log the run's previous failure, from the coordinator: the log of a new container lacks it.
 
     Raises LaunchError if no restart helps, before anything is fetched.
     """
     agent, bounds = name_agent(settings.host, time.time_ns()), read_nnodes(os.environ)
     report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
     order = Order()
-    # The rendezvous may start later: the launcher waits for it when it is needed.
+    # The coordinator may start later: the launcher waits for it when it is needed.
     with suppress(OSError, ValueError):
         order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:
@@ -3674,7 +3679,7 @@ def interrupt(*_: object) -> None:
 
 
 class Asking(threading.Thread):
-    """Requests the elapsed time of the run from the rendezvous while the main thread fetches data.
+    """Requests the elapsed time of the run from the coordinator while the main thread fetches data.
 
     So the other hosts know that this host is busy, and it ends with them.
     """
@@ -3747,9 +3752,6 @@ class Asking(threading.Thread):
 
 class HostAgent(ABC):
     """The agent of this host; a subclass drives its workers."""
-
-    coordinator: ClassVar[str] = "the coordinator"
-    """Its name in log lines."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         """`folder` is for this agent alone."""
@@ -3905,7 +3907,7 @@ class HostAgent(ABC):
             if not self._unanswered:
                 self._unanswered = True
                 gone = "does not answer: hosts that train continue, others wait for it"
-                say(f"{self.coordinator} {gone}")
+                say(f"the coordinator {gone}")
             if self._is_idle() and time.monotonic() - self._heard > self._patience:
                 what = f"nothing answered at {endpoint_text(self._endpoint)}"
                 raise LaunchError(f"{what} for {self._patience:.0f} s", FAILURE, "rendezvous")
@@ -3922,7 +3924,7 @@ class HostAgent(ABC):
             order = replace(order, told=(), fault="")
             if self._unanswered:
                 self._unanswered = False
-                say(f"{self.coordinator} is back")
+                say("the coordinator is back")
             self.limits.learn(order)
             self._see_limit(order)
             if order != self._order:
@@ -3974,15 +3976,13 @@ async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
 
 
 # -------- launcher/agent.py
-# The agent of a script: runs torchrun on this host, in the rounds of the rendezvous.
+# The agent of a script: runs torchrun on this host, in the rounds of the coordinator.
 
 GRACE = 2.0  # Seconds in which workers must end after the end of a round; then they are killed.
 
 
 class Agent(HostAgent):
     """Runs one torchrun for each round, and reports its state."""
-
-    coordinator: ClassVar[str] = "the rendezvous"
 
     def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
         """`folder` is for this agent alone; `command` has the script and its arguments."""
@@ -4054,7 +4054,7 @@ class Agent(HostAgent):
         elif order.kind == "join" and order.group and order.generation > self._joined:
             if self._state == "idle":
                 self._begin(order.group, order.failure)
-            else:  # It runs a round that the rendezvous had given up.
+            else:  # It runs a round that the coordinator had given up.
                 self._stop(f"round {order.group.number} begins")
         elif order.kind == "abort" and self._joined <= order.generation:
             self._stop(order.why)
@@ -4149,7 +4149,7 @@ class Agent(HostAgent):
             self._be_idle()
         elif self._state == "runs" and not self._stops:
             self._stops = True
-            say(f"ends its workers: {why or 'the round is over'}")
+            say(f"stops its workers: {why or 'the round is over'}")
             self._start(self._end_torchrun())
 
     async def _end_torchrun(self) -> None:
@@ -5043,13 +5043,14 @@ def become_agent(
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
     asking.end()
-    say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
+    say(f"coordinator {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)
-    say(f"reaches it from {address} by interface {interface}")
+    say(f"connects to the coordinator from {address} on interface {interface}")
     first = next((one for one, name in addresses.items() if name == interface), address)
     if addresses.get(address) == interface and first != address:
-        say(f"NCCL and gloo take {first}, the first address of {interface}: hosts must reach it")
+        use = f"NCCL and gloo use {first}, the first address of {interface}"
+        say(f"{use}: other hosts must be able to reach it")
     if chosen := os.environ.get("KIT_METRICS_PORT") or str(job.metrics_port or ""):
         port = read_number({"KIT_METRICS_PORT": chosen}, "KIT_METRICS_PORT")
         os.environ |= {"KIT_METRICS_AT": endpoint_text((address, port)), "KIT_NAME": job.name}
@@ -5143,7 +5144,7 @@ def read_receivers(
         try:
             yield read_receiver(each, environ)
         except LaunchError as error:
-            warn(f"receiver {number} of notify gets nothing: {error}")
+            warn(f"receiver {number} of notify cannot be used: {error}")
 
 
 def read_receiver(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Receiver:
@@ -5356,8 +5357,8 @@ def try_once(receiver: Receiver, body: Mapping[str, Any]) -> Outcome:
             body=body["body"], title=body["title"], notify_type=body["type"]
         )
     except Exception as error:  # From any service of Apprise; its message may contain tokens.
-        return Outcome(f"does not take it ({type(error).__name__})", again=True)
-    return Outcome() if sent else Outcome("does not take it", again=True)
+        return Outcome(f"does not accept the notification ({type(error).__name__})", again=True)
+    return Outcome() if sent else Outcome("does not accept the notification", again=True)
 
 
 class Delivery:
@@ -5383,7 +5384,7 @@ class Delivery:
             self._waiting.append(body)
             self._change.notify()
         if dropped:
-            self._give_up(dropped, f"has {MOST_WAITING} others to take")
+            self._give_up(dropped, f"has {MOST_WAITING} others pending")
 
     def _run(self) -> None:
         while True:
@@ -5500,10 +5501,11 @@ class Courier:
     def send(self, notice: Notice) -> None:
         """Pass a notice."""
         if len(self._left) >= MOST_LEFT:
-            self._warn(f"too many notifications wait: nobody is notified of {notice.kind}")
+            self._warn(f"the notification of {notice.kind} is not sent: too many are pending")
             return
         if not self._wanted:
-            self._warn(f"nobody is notified of {notice.kind}: the process that notifies has ended")
+            why = "the process that sends notifications has ended"
+            self._warn(f"the notification of {notice.kind} is not sent: {why}")
             return
         self._left[notice.id] = {"time": round(time.time(), 3), **asdict(notice)}
         self._write(self._left[notice.id])
@@ -5557,7 +5559,8 @@ class Courier:
             self._writer.close()
             self._writer = None
             code = await self._process.wait()
-            say(f"the process that notifies has ended with exit code {code}", error=True)
+            what = f"the process that sends notifications has ended with exit code {code}"
+            say(what, error=True)
         self._wanted = False
         self._left.clear()
 
@@ -5595,7 +5598,7 @@ def is_final(decisions: Decisions) -> bool:
 
 
 def serve_rendezvous() -> int:
-    """Serve the rendezvous of a script; return the exit code."""
+    """Serve the coordinator of a script; return the exit code."""
     notices = Notices(clock=time.monotonic)
     rounds = Rounds(time.monotonic, today=time.time, chance=chance, say=say, notices=notices)
     return serve("rendezvous", rounds, lambda: rounds.final)

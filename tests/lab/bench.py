@@ -70,7 +70,7 @@ SETTLE = 20
 PHASES = (
     ("container", r"launch \S+: job "),
     ("data checked", r"launch \S+: ready to run"),
-    ("rendezvous", r"launch \S+: rendezvous \S+ answers"),
+    ("coordinator", r"launch \S+: coordinator \S+ answers"),
     ("PyTorch, all ranks", r"job \S+: cnn of"),
     ("first epoch", r" +1/2 "),
 )

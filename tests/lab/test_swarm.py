@@ -298,7 +298,7 @@ def test_two_jobs_a_change_of_one_a_secret_and_a_lock(operator: Operator, hosts:
     operator.kit("deploy", TOKEN="hush-2")
     wait_for(lambda: "n1 0 | backwards 2-hsuh" in backwards(), "the new secret")
     assert tasks(hosts, "train-digits") == first
-    # The rendezvous has not changed. It ends by itself when the script takes long to come back.
+    # The coordinator has not changed. It ends by itself when the script takes long to come back.
     assert len(tasks(hosts, "train-tells", "Shutdown") & second) == 1
     assert len([name for name in listed(hosts, "secret") if "TOKEN" in name]) == 1
 

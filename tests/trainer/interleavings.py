@@ -439,12 +439,12 @@ class Cluster:
 
 
 class Scripts(Cluster):
-    """The hosts of a script, and a rendezvous that may be replaced."""
+    """The hosts of a script, and a coordinator that may be replaced."""
 
     finishing = False  # Whether the script ends well, host by host.
 
     def new_coordinator(self) -> Decisions:
-        """A rendezvous without memory."""
+        """A coordinator without memory."""
         return Rounds(lambda: self.now, today=self.new_calendar(), chance=self.new_chance())
 
     def report(self, host: Host) -> Report:

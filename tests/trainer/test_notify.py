@@ -413,7 +413,7 @@ class Lab:
     def serve(self) -> Task:
         environ = {"KIT_RENDEZVOUS": self.endpoint, "KIT_NOTIFY": self.notify}
         task = self.local.start("rendezvous", [self.launch, "rendezvous"], environ)
-        task.expect("serves the rendezvous")
+        task.expect("serves the coordinator")
         return task
 
     def host(self, name: str, nnodes: str) -> Task:
@@ -446,9 +446,9 @@ def test_a_job_is_notified_of_exactly_once_and_is_not_delayed(tmp_path: Path) ->
         tasks["n2"].end()
         wait_until(lambda: good.kinds == ["host_lost"], "the loss of n2")
         tasks["n1"].expect("stops its workers: n2 has closed its connection")
-        # Another rendezvous knows from n1 that it was sent.
+        # Another coordinator knows from n1 that it was sent.
         first.end()
-        tasks["n1"].expect("the rendezvous does not answer")
+        tasks["n1"].expect("the coordinator does not answer")
         again = lab.serve()
         again.expect("n1 has connected")
         tasks["n2"] = lab.host("n2", "2:2")
@@ -458,7 +458,7 @@ def test_a_job_is_notified_of_exactly_once_and_is_not_delayed(tmp_path: Path) ->
             assert task.wait() == 0, task.text
         wait_until(lambda: good.kinds == ["host_lost", "completed"], "the end")
         assert good.posted[0].body["message"] == "n2 has closed its connection"
-        # The other receiver has not answered: the rendezvous stays, and ends in time when it must.
+        # The other receiver has not answered: the coordinator stays, and ends in time when it must.
         assert hanging.kinds == ["completed"]
         again.process.send_signal(signal.SIGTERM)
         assert again.wait() == 0
@@ -488,7 +488,7 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         rendezvous.expect("the process that sends notifications has ended with exit code -9")
         task = lab.host("n1", "1:1")
         lab.up("n1")
-        # The rendezvous stays while a host is there.
+        # The coordinator stays while a host is there.
         lab.write("nowhere.py")
         assert lab.host("n2", "1:1").wait() == 2
         wait_until(lambda: bool(good.posted), "the failure")

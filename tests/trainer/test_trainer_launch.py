@@ -53,7 +53,7 @@ ENVIRON = {
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
-    """An environment with which launching would go on, up to the wait for the rendezvous."""
+    """An environment with which launching would go on, up to the wait for the coordinator."""
     for name in list(os.environ):
         if name.startswith(("KIT_", "NCCL_", "GLOO_", "NVIDIA_")):
             monkeypatch.delenv(name)
@@ -189,7 +189,7 @@ def test_the_interface_is_the_one_that_has_the_address() -> None:
 @pytest.mark.parametrize(
     ("chosen", "interface"),
     [
-        ("eth1", "eth1"),  # Of those that begin so, the one on the way to the rendezvous.
+        ("eth1", "eth1"),  # Of those that begin so, the one on the way to the coordinator.
         ("=eth10", "eth10"),
         ("eth", "eth1"),
         ("^docker,lo", "eth1"),
@@ -463,7 +463,7 @@ def test_a_name_that_resolves_late_is_waited_for(
         assert wait_for_rendezvous(settings) == "127.0.0.1"
     said = capsys.readouterr().out
     assert said == (
-        f"launch pc1: waits 1 s for the rendezvous at rendezvous:{port} "
+        f"launch pc1: waits 1 s for the coordinator at rendezvous:{port} "
         "(Name or service not known)\n"
     )
 
@@ -655,8 +655,8 @@ def test_hosts_meet_and_train_by_ipv6(tmp_path: Path) -> None:
         agents = [local.agent(name, job, endpoint, 1) for name in ("pc1", "pc2")]
         for agent in agents:
             assert agent.wait() == 0, agent.text
-            assert f"rendezvous {endpoint} answers" in agent.text
-            assert "connects to the rendezvous from ::1 on interface lo" in agent.text
+            assert f"coordinator {endpoint} answers" in agent.text
+            assert "connects to the coordinator from ::1 on interface lo" in agent.text
             assert "NCCL and gloo use 127.0.0.1, the first address of lo" in agent.text
 
 

@@ -106,8 +106,8 @@ def test_the_log_tells_the_story(finished: Finished) -> None:
     story = [
         "launch pc1: job digits from ",
         "launch pc1: ready to run cnn on digits",
-        "launch pc1: rendezvous 127.0.0.1:",
-        "launch pc1: connects to the rendezvous from 127.0.0.1 on interface lo",
+        "launch pc1: coordinator 127.0.0.1:",
+        "launch pc1: connects to the coordinator from 127.0.0.1 on interface lo",
         "launch pc1: becomes the agent of this host",
         " of 3, local rank 0 on pc1, cpu, NVIDIA_VISIBLE_DEVICES not set",
     ]

@@ -189,5 +189,5 @@ def test_the_launcher_waits_for_room_for_a_checkpoint(tmp_path: Path) -> None:
         [failed] = task.of(events.Failed)
         assert (failed.kind, "make room" in failed.message) == ("disk", True)
         Path(f"/proc/{task.process.pid}/root{disk}/junk").unlink()
-        task.expect("waits 1 s for the rendezvous")
+        task.expect("waits 1 s for the coordinator")
         assert task.wait() == 1

@@ -48,7 +48,7 @@ LAST_CALL, RETURN, STUCK = ROUND_TIMES.last_call, ROUND_TIMES.returning, ROUND_T
 
 @dataclass
 class Meeting:
-    """The rendezvous' decisions, and agents that do what they are told at once."""
+    """The coordinator' decisions, and agents that do what they are told at once."""
 
     now: float = 0.0
     states: dict[str, str] = field(default_factory=dict)
@@ -353,7 +353,7 @@ def test_a_new_rendezvous_finds_the_round_that_runs(meeting: Meeting) -> None:
     meeting.decides = Rounds(lambda: meeting.now)
     meeting.go_on()
     assert meeting.rounds["n1"] == before
-    # One was lost together with the rendezvous, and is back as another agent.
+    # One was lost together with the coordinator, and is back as another agent.
     meeting.decides = Rounds(lambda: meeting.now)
     meeting.lose("n2")
     meeting.come("n2-again")
@@ -495,10 +495,10 @@ def test_a_silent_host_is_lost_and_returns(tmp_path: Path) -> None:
         assert not Path(f"/proc/{stale}").exists()
         assert cluster.last("n3")[0] != stale
         assert "n3 joins" in rendezvous.text
-        # The host of the rendezvous and of rank 0 loses its power, and is back.
+        # The host of the coordinator and of rank 0 loses its power, and is back.
         silent = (rendezvous, cluster.tasks["n1"])
         cluster.silence(*silent)
-        cluster.tasks["n2"].expect("the rendezvous does not answer")
+        cluster.tasks["n2"].expect("the coordinator does not answer")
         for task in silent:
             task.end()
         again = cluster.serve()
@@ -531,7 +531,7 @@ def test_a_script_goes_on_without_its_rendezvous(tmp_path: Path) -> None:
     with running(tmp_path, "1:2", ["n1", "n2"]) as cluster:
         before = cluster.last("n1")
         cluster.local.tasks[0].end()
-        cluster.tasks["n1"].expect("the rendezvous does not answer")
+        cluster.tasks["n1"].expect("the coordinator does not answer")
         cluster.wait_for(2, "n1", "n2")
         again = cluster.serve()
         again.expect("found the running round 1 with n1, n2")

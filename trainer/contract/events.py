@@ -24,7 +24,7 @@ FailureClass = Literal[
     "loss",  # A loss is not finite.
     "parameters",  # Ranks have different parameters.
     "peer",  # Another rank is gone or silent; a restart resumes.
-    "rendezvous",  # The rendezvous is gone, or never answered.
+    "rendezvous",  # The coordinator is gone, or never answered.
     "setup",  # A line of the job's setup has failed; a restart runs it again.
     "gpu",  # The container lacks a GPU that it was given.
     "worker",  # A process ended by itself, with an exit code.

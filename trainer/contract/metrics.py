@@ -22,7 +22,7 @@ STATES = {
     "exchange": "exposed communication between ranks (not overlapped with compute)",
     "checkpoint": "paused for a checkpoint",
     "restart": "starting: Python, PyTorch, joining the other ranks, resuming",
-    "idle": "no process: waiting for the rendezvous, for other hosts, for room on the disk",
+    "idle": "no process: waiting for the coordinator, for other hosts, for room on the disk",
     "lost": "steps that were done before, after the last checkpoint before a restart",
 }
 """The states of `kit_train_seconds_total`: at each moment a rank is in exactly one."""

@@ -36,7 +36,7 @@ only the standard library and Python 3.10, and all names are unique.
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
     KIT_NOTIFY               for the coordinator: receivers and kinds of notifications (JSON)
-    KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
+    KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the coordinator; default: 300
     KIT_GROUP_TIMEOUT        seconds after which processes of a script that are not connected with
                              each other are reported; default: 60
     KIT_ONE_RUN              set if nothing restarts a host: the end of one host then ends all

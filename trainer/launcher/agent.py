@@ -1,4 +1,4 @@
-"""The agent of a script: runs torchrun on this host, in the rounds of the rendezvous."""
+"""The agent of a script: runs torchrun on this host, in the rounds of the coordinator."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from trainer.group.messages import LOST, Group, Halt, Order, Report
 from trainer.launcher.connections import LOOK_EVERY, Connections, children_of
@@ -40,8 +40,6 @@ GRACE = 2.0  # Seconds in which workers must end after the end of a round; then 
 
 class Agent(HostAgent):
     """Runs one torchrun for each round, and reports its state."""
-
-    coordinator: ClassVar[str] = "the rendezvous"
 
     def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
         """`folder` is for this agent alone; `command` has the script and its arguments."""
@@ -113,7 +111,7 @@ class Agent(HostAgent):
         elif order.kind == "join" and order.group and order.generation > self._joined:
             if self._state == "idle":
                 self._begin(order.group, order.failure)
-            else:  # It runs a round that the rendezvous had given up.
+            else:  # It runs a round that the coordinator had given up.
                 self._stop(f"round {order.group.number} begins")
         elif order.kind == "abort" and self._joined <= order.generation:
             self._stop(order.why)

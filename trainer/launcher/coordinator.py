@@ -40,7 +40,7 @@ def is_final(decisions: Decisions) -> bool:
 
 
 def serve_rendezvous() -> int:
-    """Serve the rendezvous of a script; return the exit code."""
+    """Serve the coordinator of a script; return the exit code."""
     notices = Notices(clock=time.monotonic)
     rounds = Rounds(time.monotonic, today=time.time, chance=chance, say=say, notices=notices)
     return serve("rendezvous", rounds, lambda: rounds.final)

@@ -11,7 +11,7 @@ MISTAKE, FAILURE = 2, 1  # Exit codes: a mistake in the input; work has failed.
 class LaunchError(Exception):
     """An expected error; `kind` is a class of failed events."""
 
-    known = False  # Whether the rendezvous has sent it, so that all hosts know of it.
+    known = False  # Whether the coordinator has sent it, so that all hosts know of it.
 
     def __init__(
         self,

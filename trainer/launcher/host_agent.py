@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from trainer.group.messages import (
     LONGEST,
@@ -36,9 +36,6 @@ from trainer.launcher.settings import endpoint_text, parse_endpoint, read_job
 
 class HostAgent(ABC):
     """The agent of this host; a subclass drives its workers."""
-
-    coordinator: ClassVar[str] = "the coordinator"
-    """Its name in log lines."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         """`folder` is for this agent alone."""
@@ -194,7 +191,7 @@ class HostAgent(ABC):
             if not self._unanswered:
                 self._unanswered = True
                 gone = "does not answer: hosts that train continue, others wait for it"
-                say(f"{self.coordinator} {gone}")
+                say(f"the coordinator {gone}")
             if self._is_idle() and time.monotonic() - self._heard > self._patience:
                 what = f"nothing answered at {endpoint_text(self._endpoint)}"
                 raise LaunchError(f"{what} for {self._patience:.0f} s", FAILURE, "rendezvous")
@@ -211,7 +208,7 @@ class HostAgent(ABC):
             order = replace(order, told=(), fault="")
             if self._unanswered:
                 self._unanswered = False
-                say(f"{self.coordinator} is back")
+                say("the coordinator is back")
             self.limits.learn(order)
             self._see_limit(order)
             if order != self._order:

@@ -1,4 +1,4 @@
-"""The failure of a script, as the rendezvous sends it to all hosts."""
+"""The failure of a script, as the coordinator sends it to all hosts."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from trainer.launcher.settings import Settings, read_nnodes
 
 
 def halt_of(error: LaunchError) -> Halt:
-    """Convert a failure on this host for the report to the rendezvous."""
+    """Convert a failure on this host for the report to the coordinator."""
     line = str(error).splitlines()[0]
     return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
 
@@ -32,14 +32,14 @@ def ask(settings: Settings, report: Report) -> Order:
 
 
 def ask_what_has_failed(settings: Settings) -> None:
-    """Log the run's previous failure, from the rendezvous: the log of a new container lacks it.
+    """Log the run's previous failure, from the coordinator: the log of a new container lacks it.
 
     Raises LaunchError if no restart helps, before anything is fetched.
     """
     agent, bounds = name_agent(settings.host, time.time_ns()), read_nnodes(os.environ)
     report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
     order = Order()
-    # The rendezvous may start later: the launcher waits for it when it is needed.
+    # The coordinator may start later: the launcher waits for it when it is needed.
     with suppress(OSError, ValueError):
         order = ask(settings, report)
     if order.halt and order.halt.code == MISTAKE:

@@ -133,7 +133,7 @@ def interrupt(*_: object) -> None:
 
 
 class Asking(threading.Thread):
-    """Requests the elapsed time of the run from the rendezvous while the main thread fetches data.
+    """Requests the elapsed time of the run from the coordinator while the main thread fetches data.
 
     So the other hosts know that this host is busy, and it ends with them.
     """

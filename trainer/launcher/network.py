@@ -1,4 +1,4 @@
-"""This host's interface and ports, and the connection to the rendezvous."""
+"""This host's interface and ports, and the connection to the coordinator."""
 
 import socket
 import time
@@ -31,9 +31,9 @@ def wait_for_rendezvous(settings: Settings) -> str:
     """Wait until the store answers; return this host's local address of the connection."""
     return until_answered(
         partial(find_rendezvous, settings.rendezvous),
-        ("the rendezvous", endpoint_text(settings.rendezvous), "nothing answered at"),
+        ("the coordinator", endpoint_text(settings.rendezvous), "nothing answered at"),
         settings.wait,
-        "is the rendezvous service running, and on the same network?",
+        "is the service rendezvous running, and on the same network?",
         "rendezvous",
     )
 
@@ -48,7 +48,7 @@ def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[
         taken = [name for name in addresses.values() if nccl_takes(chosen, name)] or [named]
         names = [name for name in names if name in taken] or taken
     if not names:
-        lost = f"no interface has the address {address} that leads to the rendezvous"
+        lost = f"no interface has the address {address} that leads to the coordinator"
         fix = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
         raise LaunchError(f"{lost}; {fix}", FAILURE, "rendezvous")
     return names[0]

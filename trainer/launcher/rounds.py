@@ -20,7 +20,7 @@ from trainer.launcher.failures import KILLS
 
 # A round includes the import of PyTorch; at its end, a script may save.
 ROUND_TIMES = Times(last_call=2.0, warm_up=0.0, gather=0.0, stuck=30.0)
-# Seconds without a host after which the rendezvous ends if it has given up hosts: Docker waits up
+# Seconds without a host after which the coordinator ends if it has given up hosts: Docker waits up
 # to a minute before it starts a container again.
 REMEMBERED = 120.0
 # More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
@@ -96,7 +96,7 @@ class Rounds(Decisions):
 
     @property
     def patience(self) -> float:
-        """Seconds without a host after which the rendezvous ends; the engine restarts it."""
+        """Seconds without a host after which the coordinator ends; the engine restarts it."""
         counts = self.spent.known and not self.ends  # A container may be started again.
         return REMEMBERED if self.given_up or counts else ABSENT
 

@@ -64,7 +64,7 @@ def keeper(folder: str) -> Iterator[None]:
 def wait_for_files(environ: Mapping[str, str]) -> None:
     """Wait until the keeper has copied the newest version of the script's files to this host.
 
-    Raises LaunchError if it fails: the round ends, and the rendezvous begins another.
+    Raises LaunchError if it fails: the round ends, and the coordinator begins another.
     """
     names = {"address": "MASTER_ADDR", "run": "KIT_ROUND"}
     numbers = {"port": "MASTER_PORT", "rank": "GROUP_RANK", "hosts": "GROUP_WORLD_SIZE"}

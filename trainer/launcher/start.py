@@ -154,10 +154,10 @@ def become_agent(
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
     asking.end()
-    say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
+    say(f"coordinator {endpoint_text(settings.rendezvous)} answers")
     addresses = interface_addresses()
     interface = pick_interface(address, addresses, os.environ)
-    say(f"connects to the rendezvous from {address} on interface {interface}")
+    say(f"connects to the coordinator from {address} on interface {interface}")
     first = next((one for one, name in addresses.items() if name == interface), address)
     if addresses.get(address) == interface and first != address:
         use = f"NCCL and gloo use {first}, the first address of {interface}"

@@ -12,7 +12,8 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -130,32 +131,44 @@ class Story:
         return max(after - before for before, after in itertools.pairwise(moments))
 
 
-@pytest.fixture
-def story(project: Project) -> Iterator[Story]:
-    nodes = kubectl("get", "nodes", "-o", "json")["items"]
-    able = [
+def able_nodes() -> list[str]:
+    """Return the nodes that offer GPUs, real or pretended."""
+    return [
         node["metadata"]["labels"]["kubernetes.io/hostname"]
-        for node in nodes
+        for node in kubectl("get", "nodes", "-o", "json")["items"]
         if int(node["status"]["allocatable"].get(GPU, 0))
     ]
-    assert len(able) >= 2, f"two nodes with {GPU} are needed; the cluster has {able}"
-    namespace = f"kit-test-{uuid.uuid4().hex[:8]}"
-    kubectl("create", "namespace", namespace)
+
+
+@contextmanager
+def own_namespace() -> Iterator[str]:
+    """Make a namespace that refuses pods which break the rules of Pod Security; remove it."""
+    name = f"kit-test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
     try:
-        # The API server refuses pods that break the rules.
-        level = "pod-security.kubernetes.io/enforce=restricted"
-        kubectl("label", "namespace", namespace, level)
-        hosts = "".join(f"  {host}: {{address: {host}, gpus: 1}}\n" for host in able[:3])
-        section = f"kubernetes: {{namespace: {namespace}, storage_size: 1GiB}}"
-        project.write(
-            f"cluster: test\nengine: kubernetes\n{section}\nhosts:\n{hosts}", {"digits": JOB}
-        )
-        project.rendered()
-        yield Story(project, namespace, tuple(able[:3]))
+        kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        yield name
     finally:
         # A Job would keep its pods: in a namespace that ends, its controller can make no others.
-        kubectl("-n", namespace, "delete", "jobs", "--all", "--wait=false")
-        kubectl("delete", "namespace", namespace, "--wait=false")
+        kubectl("-n", name, "delete", "jobs", "--all", "--wait=false")
+        kubectl("delete", "namespace", name, "--wait=false")
+
+
+def inventory(namespace: str, hosts: Sequence[str]) -> str:
+    """Return an inventory of one GPU on each of these nodes."""
+    section = f"kubernetes: {{namespace: {namespace}, storage_size: 1GiB}}"
+    listed = "".join(f"  {host}: {{address: {host}, gpus: 1}}\n" for host in hosts)
+    return f"cluster: test\nengine: kubernetes\n{section}\nhosts:\n{listed}"
+
+
+@pytest.fixture
+def story(project: Project) -> Iterator[Story]:
+    able = able_nodes()
+    assert len(able) >= 2, f"two nodes with {GPU} are needed; the cluster has {able}"
+    with own_namespace() as namespace:
+        project.write(inventory(namespace, able[:3]), {"digits": JOB})
+        project.rendered()
+        yield Story(project, namespace, tuple(able[:3]))
 
 
 def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:

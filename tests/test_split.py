@@ -813,7 +813,7 @@ PROXY = SERVER + "proxy: {port: 80, host: pc1}\n"
         (SERVER, "pc2:0 pc2:1", "then its start on pc2, "),
         (SERVER, "pc1:0", ""),  # pc2 goes on.
         (PROXY, "pc1:0 pc2:1", ""),  # pc2 answers until pc1 does.
-        (PROXY, "pc2:0 pc2:1", "no order of steps avoids it, as no other host serves it\n"),
+        (PROXY, "pc2:0 pc2:1", "no order of steps avoids this, because no other host serves it\n"),
     ],
 )
 def test_a_split_tells_which_server_answers_nowhere(

@@ -114,7 +114,7 @@ def test_what_a_person_ends_on_a_host_stays_away() -> None:
     on["State"].update(Status="exited", ExitCode=143)
     world.turns(3)
     assert world.sizes() == {"first": 1}
-    assert [line for line in world.told if "somebody on h1" in line]
+    assert [line for line in world.told if "on h1 was ended" in line]
 
 
 def test_the_controller_and_a_person_may_end_a_job_at_the_same_time(

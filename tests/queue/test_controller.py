@@ -205,7 +205,7 @@ def test_who_ends_a_job_on_a_host_by_hand_has_it_for_a_while() -> None:
     world.queue.reclaim("h1", "")
     world.turns(3)
     assert world.sizes() == {"first": 2}
-    assert len([line for line in world.told if "somebody on h1" in line]) == 1
+    assert len([line for line in world.told if "on h1 was ended" in line]) == 1
     world.told.clear()
     world.swarm.interrupt("h1", world.clock.now)
     world.turns(3)
@@ -213,7 +213,7 @@ def test_who_ends_a_job_on_a_host_by_hand_has_it_for_a_while() -> None:
     world.turns(1, seconds=AVOIDED_FOR)
     world.turns(2)
     assert world.sizes() == {"first": 2}
-    assert len([line for line in world.told if "somebody on h1" in line]) == 1
+    assert len([line for line in world.told if "on h1 was ended" in line]) == 1
 
 
 def test_who_ends_a_job_by_hand_and_takes_the_host_back_keeps_it() -> None:
@@ -239,7 +239,7 @@ def test_a_job_that_ends_late_was_not_ended_by_hand() -> None:
     world.swarm.end_late("h1", world.clock.now - 12)
     world.turns(2)
     assert world.sizes() == {"first": 2}
-    assert not [line for line in world.told if "somebody on h1" in line]
+    assert not [line for line in world.told if "on h1 was ended" in line]
 
 
 def test_only_the_leader_decides() -> None:

@@ -7,7 +7,7 @@
 set -eu
 
 # It exists while the owner wants this machine; its text says who and since when.
-reclaimed=/var/lib/kit/reclaimed
+reclaimed=/var/lib/kit/reclaimed taken='has taken it back'
 # How prepare.sh has set it: `console=yes` if a login at the console takes the machine back.
 settings=/etc/kit/host.conf
 console=no
@@ -28,11 +28,7 @@ root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 # The containers of the queue's trainings here.
 trainings() { root docker ps --quiet --filter label=kit.queue.owner; }
 
-leave() {
-    running=$(trainings)
-    # shellcheck disable=SC2086
-    [ -z "$running" ] || root docker kill --signal TERM $running >/dev/null 2>&1 || true
-}
+end() { [ $# = 0 ] || root docker kill --signal TERM "$@" >/dev/null 2>&1 || true; }
 
 # in_use: true if its owner uses this machine; says how.
 in_use() {
@@ -60,16 +56,21 @@ own_process() {
 at_console() { who | sed -nE 's/^([^ ]+) +(tty[0-9]+|:[0-9]+) .*/\1/p' | head -n 1 | grep .; }
 
 watch() {
-    until=0
+    until=0 used=
     while :; do
+        # Listed before the check: a training that starts after `kit-host lend` is not among them.
+        running=$(trainings)
         now=$(date +%s)
         if how=$(in_use); then
-            [ "$now" -lt "$until" ] || echo "trainings of the queue leave this machine: $how"
-            until=$((now + after))
+            [ -n "$used" ] || echo "trainings of the queue leave this machine: $how"
+            used=yes
             # `kit-host lend` counts at once.
-            [ ! -e "$reclaimed" ] || until=$((now + every + 1))
+            case $how in *"$taken"*) until=$now ;; *) until=$((now + after)) ;; esac
+        elif [ "$now" -ge "$until" ]; then
+            used=
         fi
-        if [ "$now" -lt "$until" ]; then leave; fi
+        # shellcheck disable=SC2086
+        [ -z "$used" ] || end $running
         sleep "$every"
     done
 }
@@ -79,8 +80,9 @@ watch() {
 case ${1:-} in
     reclaim)
         root mkdir -p "${reclaimed%/*}"
-        echo "${SUDO_USER:-$(id -un)} has taken it back, $(date '+%F %H:%M')" | root tee "$reclaimed" >/dev/null
-        leave
+        echo "${SUDO_USER:-$(id -un)} $taken, $(date '+%F %H:%M')" | root tee "$reclaimed" >/dev/null
+        # shellcheck disable=SC2046
+        end $(trainings)
         tries=0
         while [ -n "$(trainings)" ] && [ $tries -lt 60 ]; do
             tries=$((tries + 1))

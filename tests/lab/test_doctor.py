@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -76,15 +77,24 @@ def test_safe_faults_are_corrected(world: World) -> None:
     assert world.nodes.docker("n3", "image", "ls", "-q", IMAGE)
 
 
-def test_nothing_is_left_by_an_interrupted_doctor(world: World) -> None:
-    def held() -> bool:
-        """Whether one of its containers is paused, so that the doctor waits for its answer."""
-        found = world.nodes.docker("n1", "ps", "-q", "--filter", "label=kit.doctor").split()
-        return bool(found) and bool(world.nodes.docker("n1", "pause", found[0], check=False))
+def held_doctor(world: World) -> subprocess.Popen[str]:
+    """Start a doctor that waits for the answer of one of its containers, which is paused.
 
-    process = world.start("doctor")
+    A container may end before it can be paused; then another doctor starts.
+    """
+    for _ in range(5):
+        process = world.start("doctor")
+        while process.poll() is None:
+            found = world.nodes.docker("n1", "ps", "-q", "--filter", "label=kit.doctor").split()
+            if found and world.nodes.docker("n1", "pause", found[0], check=False):
+                return process
+        process.communicate()
+    raise AssertionError("no container could be paused")
+
+
+def test_nothing_is_left_by_an_interrupted_doctor(world: World) -> None:
+    process = held_doctor(world)
     try:
-        wait_for(held, "a container")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
         assert process.returncode == 130

@@ -146,6 +146,27 @@ def test_the_service_ends_trainings_while_the_host_is_used_and_a_while_after(hos
             service.terminate()
 
 
+def test_a_training_that_starts_after_the_host_is_lent_stays(host: Host) -> None:
+    host.run("reclaim")
+    with subprocess.Popen(
+        ["sh", str(host.folder / "kit-host.sh"), "watch"],
+        env=host.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as service:
+        try:
+            assert service.stdout is not None
+            assert "has taken it back" in service.stdout.readline()
+            host.train()
+            _gone(host)
+            host.run("lend")
+            host.train()
+            time.sleep(2.5)  # Two more looks of the service.
+            assert host.trains()
+        finally:
+            service.terminate()
+
+
 def _gone(host: Host) -> None:
     deadline = time.monotonic() + DEADLINE
     while host.trains():

@@ -5588,7 +5588,7 @@ def coordinate() -> int:
     hosts = read_nnodes(os.environ)
     notices = Notices(clock=time.monotonic)
     decisions = Decisions(time.monotonic, *hosts, time.time, chance, say, notices)
-    return serve("coordinator", decisions, partial(is_final, decisions))
+    return serve(decisions, partial(is_final, decisions))
 
 
 def is_final(decisions: Decisions) -> bool:
@@ -5601,10 +5601,10 @@ def serve_rendezvous() -> int:
     """Serve the coordinator of a script; return the exit code."""
     notices = Notices(clock=time.monotonic)
     rounds = Rounds(time.monotonic, today=time.time, chance=chance, say=say, notices=notices)
-    return serve("rendezvous", rounds, lambda: rounds.final)
+    return serve(rounds, lambda: rounds.final)
 
 
-def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
+def serve(decisions: Decisions, final: Callable[[], bool]) -> int:
     """Serve at KIT_ADDRESS, or at the address of the endpoint, until the run is over or a signal.
 
     Return the exit code: NOT_OVER unless the run is `final`. A signal also ends it when its host is
@@ -5615,10 +5615,10 @@ def serve(name: str, decisions: Decisions, final: Callable[[], bool]) -> int:
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
     address = os.environ.get("KIT_ADDRESS") or own_address([host])
     listener = listen(address, port)
-    say(f"serves the {name} on {endpoint_text((address, port))}")
+    say(f"serves the coordinator on {endpoint_text((address, port))}")
     received = asyncio.run(serve_and_notify(decisions, listener))
     reason = signal.Signals(received).name if received else "the end of its run"
-    say(f"ends the {name} on {reason}")
+    say(f"ends the coordinator on {reason}")
     return 0 if final() else NOT_OVER
 
 

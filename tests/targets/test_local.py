@@ -273,7 +273,7 @@ def test_a_killed_supervisor_is_told_and_cleaned_up(cluster: Cluster) -> None:
     wait_for(lambda: not psutil.pid_exists(pid), "the supervisor's end")
 
     assert "its supervisor is gone" in cluster.kit("status")
-    assert "has processes left" in cluster.kit("deploy", "--detach", status=1)
+    assert "has processes of a supervisor" in cluster.kit("deploy", "--detach", status=1)
     cluster.kit("stop", "wait")
     wait_for(lambda: cluster.processes() == [], "no process of the run")
 

@@ -595,7 +595,7 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
     with hosts(tmp_path, cold=True) as local:
         endpoint = local.rendezvous(script=kind == "rendezvous")
         server = local.tasks[0]
-        server.expect(f"serves the {kind} on {endpoint}\n")
+        server.expect(f"serves the coordinator on {endpoint}\n")
         _, port = parse_endpoint(endpoint)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port))
@@ -609,7 +609,7 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
         server.process.send_signal(ending)
         # Its host may be drained while the training continues: an engine must start it again.
         assert server.wait() == NOT_OVER
-        assert server.text.endswith(f"ends the {kind} on {ending.name}\n")
+        assert server.text.endswith(f"ends the coordinator on {ending.name}\n")
 
 
 def test_the_coordinator_serves_hosts_that_end_with_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -159,6 +160,8 @@ def lab() -> Iterator[Lab]:
     Idle engines take a tenth of a core: the other tests of a worker run without them.
     """
     made = Lab(settings.load({**os.environ, **NAME}))
+    status = Path("/proc/self/status").read_text()
+    assert "NoNewPrivs:\t0" in status, "a test of this worker has taken sudo from its children"
     try:
         require()
     except LabError as error:

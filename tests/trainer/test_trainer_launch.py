@@ -26,7 +26,7 @@ from trainer.contract.exits import NOT_OVER
 from trainer.core.job import torch_fault
 from trainer.group.messages import REPORT_EVERY, Group, Member, Report, encode
 from trainer.group.server import FAREWELL
-from trainer.launcher import container, network
+from trainer.launcher import container, network, start
 from trainer.launcher.container import available_cores
 from trainer.launcher.disk import unchangeable
 from trainer.launcher.errors import FAILURE, LaunchError
@@ -69,6 +69,8 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
+    # It would last, and sudo would fail in a lab that this worker starts later.
+    monkeypatch.setattr(start, "stay_unprivileged", lambda: None)
     return environ
 
 

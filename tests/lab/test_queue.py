@@ -158,7 +158,9 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     gpu = lab.uuids(taken)[0]
     lab.ssh(taken, START.format(gpu=gpu))
     wait_for(lambda: not containers(lab, taken), "trainings to leave the owner's process alone")
-    wait_for(lambda: f"{taken}: a job was ended there" in operator.kit("queue"), "the queue to know")
+    wait_for(
+        lambda: f"{taken}: a job was ended there" in operator.kit("queue"), "the queue to know"
+    )
     lab.ssh(taken, "rm /lab/faults; systemctl stop kit-host")
     operator.kit("lend", taken)
     wait_for(lambda: world(operator, "long") == 2, "the first one to have grown once more")

@@ -29,6 +29,13 @@ DRIVER = "gpu.nvidia.com"
 COMPONENT = "app.kubernetes.io/component"
 DEADLINE = 180.0
 """Seconds for a state to come."""
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": 65534,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+UNPRIVILEGED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""What Pod Security asks of the pods and containers that the tests make."""
 JOB = f"""\
 image: {IMAGE}
 train: {{dataset: digits, model: cnn, epochs: 3000, batch_size: 64}}
@@ -116,8 +123,8 @@ class Story:
             time.sleep(1)
         return job
 
-    def objects(self, kinds: str) -> list[str]:
-        listed = kubectl("-n", self.namespace, "get", kinds, "-o", "name")
+    def objects(self, kinds: str, *words: str) -> list[str]:
+        listed = kubectl("-n", self.namespace, "get", kinds, "-o", "name", *words)
         return sorted(str(listed).split())
 
     def gaps(self) -> float:
@@ -333,11 +340,13 @@ def web(version: str) -> str:
 
 def client(namespace: str) -> dict[str, Any]:
     """A pod that asks the server until it has answered by both versions."""
-    limits = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    words = ["python3", "-c", CLIENT]
-    container = {"name": "client", "image": IMAGE, "command": words, "securityContext": limits}
-    user = {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}}
-    spec = {"restartPolicy": "Never", "securityContext": user, "containers": [container]}
+    container = {
+        "name": "client",
+        "image": IMAGE,
+        "command": ["python3", "-c", CLIENT],
+        "securityContext": UNPRIVILEGED,
+    }
+    spec = {"restartPolicy": "Never", "securityContext": RESTRICTED, "containers": [container]}
     meta = {"name": "client", "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 

@@ -192,7 +192,7 @@ def image(text: object) -> str:
         )
     raise WrongValueError(
         f"{shown(text)} is not the name of an image",
-        "write for example registry.lab:5000/trainer:1.4",
+        "write for example registry.lab:5000/trainer:0.2.0",
     )
 
 

@@ -536,17 +536,17 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
 ]
 # What is replaced in the job by what.
 JOBS: list[tuple[str, str, str, list[str]]] = [
-    ('image is missing', 'image: registry.lab:5000/trainer:1.4\n', '', [
-        '1: image: is missing; add for example `image: registry.lab:5000/trainer:1.4`',
+    ('image is missing', 'image: registry.lab:5000/trainer:0.2.0\n', '', [
+        '1: image: is missing; add for example `image: registry.lab:5000/trainer:0.2.0`',
     ]),
-    ('image is null', 'registry.lab:5000/trainer:1.4', '', [
-        '1: image: nothing is not the name of an image; write for example registry.lab:5000/trainer:1.4',
+    ('image is null', 'registry.lab:5000/trainer:0.2.0', '', [
+        '1: image: nothing is not the name of an image; write for example registry.lab:5000/trainer:0.2.0',
     ]),
-    ('image is no name', 'registry.lab:5000/trainer:1.4', 'My Image', [
-        "1: image: 'My Image' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
+    ('image is no name', 'registry.lab:5000/trainer:0.2.0', 'My Image', [
+        "1: image: 'My Image' is not the name of an image; write for example registry.lab:5000/trainer:0.2.0",
     ]),
-    ('image has two tags', 'trainer:1.4', 'trainer:1.4:2', [
-        "1: image: 'registry.lab:5000/trainer:1.4:2' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
+    ('image has two tags', 'trainer:0.2.0', 'trainer:0.2.0:2', [
+        "1: image: 'registry.lab:5000/trainer:0.2.0:2' is not the name of an image; write for example registry.lab:5000/trainer:0.2.0",
     ]),
     ('data set is unknown', 'digits', 'imagenet', [
         "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, fashion_mnist, cifar10, cifar100, folder, shards, text",

@@ -39,7 +39,7 @@ hosts:
 network: {speed: 1Gbit}
 """
 JOB = """\
-image: registry.lab:5000/trainer:1.4
+image: registry.lab:5000/trainer:0.2.0
 train:
   dataset: digits
   model: cnn
@@ -47,7 +47,7 @@ train:
   batch_size: 64
 """
 SERVER = """\
-image: registry.lab:5000/trainer:1.4
+image: registry.lab:5000/trainer:0.2.0
 job: digits
 """
 COMMAND = """\

@@ -140,7 +140,7 @@ REFUSED = [
     ("inventory", INVENTORY, "uuid: GPU-b", "uuid: 0"),
     ("inventory", INVENTORY, "uuid: GPU-b", "uuid: GPU-b, index: 0"),
     ("inventory", INVENTORY.replace("uuid: GPU-b", "index: 0"), "index: 0", "index: 64"),
-    ("job", JOB, "image: registry.lab:5000/trainer:1.4\n", ""),
+    ("job", JOB, "image: registry.lab:5000/trainer:0.2.0\n", ""),
     ("job", JOB, "epochs: 10", "epochs: 0"),
     ("job", JOB, "model: cnn", "model: vgg"),
     ("server", SERVER, "job: digits", "jobs: digits"),
@@ -209,7 +209,7 @@ def test_a_new_project_beside_other_files(tmp_path: Path) -> None:
         (["--hosts", "a b"], 2, "a b"),
         (["--hosts", ""], 2, ""),
         (["--hosts", "nobody@127.0.0.1:1"], 1, "nobody@127.0.0.1:1: cannot be reached"),
-        (["--image", "A:B:C"], 2, "write for example registry.lab:5000/trainer:1.4"),
+        (["--image", "A:B:C"], 2, "write for example registry.lab:5000/trainer:0.2.0"),
     ],
 )
 def test_a_project_of_hosts_that_are_not_there(

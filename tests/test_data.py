@@ -24,7 +24,7 @@ from tests.sandbox import COMMAND, INVENTORY, JOB, Project, document_text
 
 STORED = INVENTORY.replace("roles: [manager]", "roles: [manager, storage]")
 NEEDS = JOB + "data: [digits, {name: imagenet, version: 3}]\n"
-IMAGE = "registry.lab:5000/trainer:1.4"
+IMAGE = "registry.lab:5000/trainer:0.2.0"
 
 
 def test_the_defaults_of_both_sides_are_the_same() -> None:

@@ -55,7 +55,7 @@ from tests.conftest import Docker
 from tests.sandbox import INVENTORY, JOB, ROOT, Project
 from tests.test_discover import GV100, TITAN, printed
 
-IMAGE = "registry.lab:5000/trainer:1.4"
+IMAGE = "registry.lab:5000/trainer:0.2.0"
 NOW = 1_700_000_000.0
 MANAGER = Node("id-pc2", "pc2", "ready", "", "192.168.8.114", "active", "manager", "reachable", ())
 SWARM = Swarm(

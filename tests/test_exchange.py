@@ -21,7 +21,7 @@ from kit.plan.types import ExchangePlan, Placement, Traffic
 from tests.sandbox import COMMAND, INVENTORY, Project
 
 RESNET = """\
-image: registry.lab:5000/trainer:1.4
+image: registry.lab:5000/trainer:0.2.0
 train: {dataset: cifar10, model: resnet18, epochs: 10, batch_size: 64}
 """
 MODELS = INVENTORY.replace("GPU-a,", "GPU-a, model: TITAN RTX,").replace(

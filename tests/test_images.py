@@ -32,7 +32,7 @@ from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, ROOT, Project
 from trainer import sbom
 
-TRAINER = "registry.lab:5000/trainer:1.4"
+TRAINER = "registry.lab:5000/trainer:0.2.0"
 THEIRS = "pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel"
 SERVED = INVENTORY + "registry: {address: registry.lab:5000, host: pc1}\n"
 JOBS = {"a": f"{JOB}hosts: {{names: [pc1]}}\n", "b": f"{COMMAND}hosts: {{names: [pc2]}}\n"}
@@ -179,7 +179,7 @@ def test_an_image_without_the_architecture_of_a_host_is_a_mistake(project: Proje
 
 
 def test_a_server_needs_an_image_for_its_host_too(project: Project) -> None:
-    servers = {"digits": "image: registry.lab:5000/trainer:1.4\njob: digits\n"}
+    servers = {"digits": "image: registry.lab:5000/trainer:0.2.0\njob: digits\n"}
     job = JOB + "hosts: {names: [pc1]}\n"
     locked(project.write(SPARK, {"digits": job}, servers), {TRAINER: digest(1)}, "linux/amd64")
     assert "serve/digits.yaml:1: image: images.lock has" in project.kit("plan").err
@@ -306,7 +306,7 @@ SLIPS = [
         OURS.replace("lab:5000", "hall:5000"),
         "push",
         "no server or job with `train:` has an image with a tag in registry.hall:5000: they use "
-        "registry.lab:5000/trainer:1.4",
+        "registry.lab:5000/trainer:0.2.0",
     ),
     (OURS, "build --on pc9", "--on pc9: there is no such host in the inventory\ndid you mean pc"),
     (OURS, "build Trainer", "'Trainer' is not the name of an image"),

@@ -39,7 +39,7 @@ from trainer.contract import event_lines, events
 from trainer.contract.gpus import sheet_of
 
 RESNET = """\
-image: registry.lab:5000/trainer:1.4
+image: registry.lab:5000/trainer:0.2.0
 train: {dataset: cifar10, model: resnet18, epochs: 10, batch_size: 64}
 """
 PARAMETERS = 11_173_962

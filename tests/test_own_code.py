@@ -11,7 +11,7 @@ from tests.sandbox import INVENTORY, JOB, SERVER, Project
 from trainer.contract import own
 
 OWN = (
-    "image: registry.lab:5000/trainer:1.4\n"
+    "image: registry.lab:5000/trainer:0.2.0\n"
     "train:\n"
     "  model: mine:build\n"
     "  dataset: mine:data\n"

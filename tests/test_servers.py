@@ -13,7 +13,7 @@ from kit.workload.types import Part, Role, Workload
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, SERVER, Project
 
-IMAGE = "registry.lab:5000/trainer:1.4"
+IMAGE = "registry.lab:5000/trainer:0.2.0"
 
 JOBS = {"digits": JOB}
 

@@ -62,7 +62,7 @@ class DataSection(Section):
     image: Image | None = Field(
         None,
         description="Image with the trainer; default: the image of the first job with `train:`",
-        examples=["registry.lab:5000/trainer:1.4"],
+        examples=["registry.lab:5000/trainer:0.2.0"],
     )
 
 

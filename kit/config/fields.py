@@ -227,7 +227,10 @@ _HOST = r"([A-Za-z0-9][-.A-Za-z0-9]*|\[[A-Fa-f0-9:]+\])"
 Image = Annotated[
     str,
     *text_field(
-        addresses.image, r"^[A-Za-z0-9[]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
+        addresses.image,
+        r"^[A-Za-z0-9[]",
+        "registry.lab:5000/trainer:0.2.0",
+        "Registry, path and tag",
     ),
 ]
 RegistryAddress = Annotated[

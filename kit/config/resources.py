@@ -1,4 +1,4 @@
-"""The sections for a job's hosts, the resources of its containers, and its rendezvous."""
+"""The sections for a job's hosts, the resources of its containers, and its coordinator."""
 
 from __future__ import annotations
 

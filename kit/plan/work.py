@@ -67,7 +67,7 @@ class JobPlan:
 
     @property
     def meets(self) -> bool:
-        """Whether it has a rendezvous; a session has one only to notify people of its end."""
+        """Whether it has a coordinator; a session has one only to notify people of its end."""
         return self.job.session is None or bool(self.receivers)
 
     @property

@@ -205,7 +205,7 @@ def _about(job: JobPlan, addresses: JobAddresses) -> Iterator[str]:
         lost = " If that host is down, the run waits until it is back." if tied else ""
         yield f"The coordinator{where} decides which hosts run the script together.{lost}"
     else:
-        lost = " If that host is down, the others train on, but no host joins." if tied else ""
+        lost = " If that host is down, no host joins; if it trains, all wait." if tied else ""
         yield f"The coordinator{where} decides which hosts train together.{lost}"
     yield "It ends with each run. It needs no healthcheck: it ends if it cannot serve."
     if not job.job.command and addresses.resizes:

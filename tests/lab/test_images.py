@@ -22,7 +22,7 @@ pytestmark = pytest.mark.lab
 PYTORCH = "registry.lab:5000/pytorch:lab"
 IMAGE = "registry.lab:5000/trainer:own"
 REGISTRY = "registry.lab:5000/registry:lab"
-TRAINING = JOB.replace("registry.lab:5000/trainer:1.4", IMAGE) + "hosts: {names: [n2]}\n"
+TRAINING = JOB.replace("registry.lab:5000/trainer:0.2.0", IMAGE) + "hosts: {names: [n2]}\n"
 # As pytorch/pytorch: Python finds PyTorch, pip, and what the trainer needs beside.
 PYTORCH_FILE = f"""\
 FROM {BASE}

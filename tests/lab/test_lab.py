@@ -23,7 +23,7 @@ from tests.sandbox import JOB, ROOT, Project
 # A fault of the lab fails the other tests, too. These say where it is: for whoever changes it.
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 NODES = ["n1", "n2", "n3"]
-TRAINING = JOB.replace("registry.lab:5000/trainer:1.4", IMAGE).replace("epochs: 10", "epochs: 1")
+TRAINING = JOB.replace("registry.lab:5000/trainer:0.2.0", IMAGE).replace("epochs: 10", "epochs: 1")
 UNKNOWN = "GPU-00000000-0000-0000-0000-000000000000"
 
 

@@ -17,7 +17,9 @@ from tests.lab.settings import STAND_IN
 from tests.sandbox import JOB, Project
 
 pytestmark = pytest.mark.lab
-TRAINING = JOB.replace("registry.lab:5000/trainer:1.4", STAND_IN).replace("epochs: 10", "epochs: 1")
+TRAINING = JOB.replace("registry.lab:5000/trainer:0.2.0", STAND_IN).replace(
+    "epochs: 10", "epochs: 1"
+)
 
 
 def states(lab: Lab, service: str) -> list[str]:

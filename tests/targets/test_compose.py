@@ -40,7 +40,7 @@ hosts:
   pc2: {address: 10.0.0.2, gpus: [{uuid: GPU-b}, {uuid: GPU-c}]}
   pc3: {address: 10.0.0.3}
 """
-IMAGE = "registry.lab:5000/trainer:1.4"
+IMAGE = "registry.lab:5000/trainer:0.2.0"
 PORT = 29539  # 29400 + zlib.crc32(b"j") % 1000
 BARE = HostState((), True, frozenset({22}), (), frozenset({IMAGE}), frozenset())
 SEEN = {

@@ -670,7 +670,7 @@ def test_records_are_read_by_a_job_with_the_same_claim(project: Project, kind: s
     spec = reader["spec"]["template"]["spec"]
     (volume,), (container,) = spec["volumes"], spec["containers"]
     assert volume["persistentVolumeClaim"]["claimName"] == "train-digits-checkpoints"
-    assert container["image"] == "registry.lab:5000/trainer:1.4"
+    assert container["image"] == "registry.lab:5000/trainer:0.2.0"
     # It is none of the job's objects, which `kit deploy` and `kit stop` count.
     assert "app.kubernetes.io/instance" not in reader["metadata"]["labels"]
     assert spec["securityContext"]["runAsNonRoot"] is True

@@ -103,7 +103,7 @@ def service(name: str, stack: str = "train-digits", **changes: object) -> Servic
         stack=stack,
         labels=(("kit.file", FILE), *owner),
         replicas=1,
-        image="registry.lab:5000/trainer:1.4@sha256:00",
+        image="registry.lab:5000/trainer:0.2.0@sha256:00",
         gpus=0,
         environment=(),
         secrets=(),
@@ -625,7 +625,7 @@ def test_an_image_without_python_is_told_and_only_its_own_tries_count(
     services = tuple(replace(each, made_of="now") for each in cluster().services)
     seen = cluster(*before, own, waits, services=services)
     host = host_statuses(seen, "digits")[0]
-    assert host.message.startswith(f"the image registry.lab:5000/trainer:1.4 {said}")
+    assert host.message.startswith(f"the image registry.lab:5000/trainer:0.2.0 {said}")
     assert host.message.endswith("; tried 1 time")
     first = cluster(*before, replace(waits, id="first"), services=services)
     assert host_statuses(first, "digits")[0].message == ""
@@ -684,7 +684,7 @@ def test_a_job_is_as_its_hosts_are(states: list[str], fewest: int, state: State)
         (
             "rejected",
             "No such image: x",
-            "the host cannot get the image registry.lab:5000/trainer:1.4",
+            "the host cannot get the image registry.lab:5000/trainer:0.2.0",
         ),
         ("rejected", "invalid mount: bind source path does not exist: /srv/x", "the folder /srv/x"),
         (
@@ -694,7 +694,7 @@ def test_a_job_is_as_its_hosts_are(states: list[str], fewest: int, state: State)
         ),
         ("failed", "task: non-zero exit (3)", "ended with exit status 3: see kit logs"),
         ("pending", "no suitable node (max replicas per node limit exceed)", "max replicas per"),
-        ("preparing", "", "pulls registry.lab:5000/trainer:1.4"),
+        ("preparing", "", "pulls registry.lab:5000/trainer:0.2.0"),
     ],
 )
 def test_why_a_host_does_not_run_is_told_in_words(state: str, error: str, words: str) -> None:

@@ -503,7 +503,7 @@ lab  engine swarm, 2 hosts, 3 GPUs, 2 for training
 job digits  cnn on digits, 10 epochs
   batch       64 per GPU × 2 processes × 1 accumulation step = 128 global
   gradients   53,002 parameters, 0.2 MB a step: 1.7 ms by ring all-reduce over 1Gbit
-  rendezvous  train-digits_rendezvous:29400 on pc1; 2 hosts, all needed
+  coordinator train-digits_rendezvous:29400 on pc1; 2 hosts, all needed
 note  digits: the global batch is 128, the reference batch 64; scaled linearly, the learning rate \
 0.1 becomes 0.2 (Goyal et al. 2017, arXiv 1706.02677)
 """

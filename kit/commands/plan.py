@@ -344,4 +344,4 @@ def _rendezvous(job: JobPlan, work: Workload) -> str:
     fewest, most = job.nodes
     hosts = f"{count(most, 'host')}, all needed" if fewest == most else f"{fewest} to {most} hosts"
     assert work.rendezvous is not None
-    return f"rendezvous  {work.rendezvous.endpoint} on {work.rendezvous.host.name}; {hosts}"
+    return f"coordinator {work.rendezvous.endpoint} on {work.rendezvous.host.name}; {hosts}"

@@ -30,7 +30,7 @@ from trainer.launcher import container, network, start
 from trainer.launcher.container import available_cores
 from trainer.launcher.disk import unchangeable
 from trainer.launcher.errors import FAILURE, LaunchError
-from trainer.launcher.failures import Trace
+from trainer.launcher.failures import Trace, worker_failure
 from trainer.launcher.main import main
 from trainer.launcher.network import (
     find_rendezvous,
@@ -751,3 +751,19 @@ def test_hosts_of_one_machine_run_setup_once(
     for each in threads:
         each.join()
     assert (tmp_path / "runs").read_text() == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "kind"),
+    [
+        (1, "ValueError: x (a.py:1)", "worker"),
+        (-signal.SIGABRT, "ValueError: x (a.py:1)", "worker"),  # gloo may abort at the end.
+        (-signal.SIGABRT, '"terminate called without an active exception"', "killed"),
+        (-signal.SIGSEGV, "", "killed"),
+        (-signal.SIGKILL, "ValueError: x (a.py:1)", "killed"),
+        (-signal.SIGABRT, "ModuleNotFoundError: No module named 'x' (a.py:1)", "input"),
+    ],
+)
+def test_a_worker_that_raises_has_failed_by_itself(code: int, said: str, kind: str) -> None:
+    failure = worker_failure("rank 1 has failed", code, said)
+    assert (failure.kind, failure.code) == (kind, 2 if kind == "input" else 1)

@@ -45,14 +45,16 @@ def worker_failure(
 ) -> LaunchError:
     """Describe the end of a worker with an exit code, negative for a signal.
 
-    `said` is its exception, or its last line in quotes, if it is known.
+    `said` is its exception, or its last line in quotes, if it is known. A worker that has raised an
+    exception has failed by itself, also if it aborts at its end: gloo may do that.
     """
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     said = "" if how in KILLS else said
     text, fault = f"{who}, {how}{f': {said}' if said else ''}", fault_of(how, said)
     if code < 0:
-        told = f"{text}\n{trace}".rstrip()
-        return LaunchError(told, FAILURE, "killed", rank, 128 - code, fault)
+        code = 128 - code
+        if not said or said.startswith('"'):
+            return LaunchError(f"{text}\n{trace}".rstrip(), FAILURE, "killed", rank, code, fault)
     hopeless = HOPELESS.match(said)
     if hopeless:
         text += "; correct the script, or install what it needs in its image"

@@ -123,7 +123,8 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_loss_that_is_not_finite_can_be_skipped(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        tasks = faulty_pair(local, "nan", at=18, on_nan="skip", epochs=6)
+        # Of five seeds, the first learns latest: any change of its steps there changes its end.
+        tasks = faulty_pair(local, "nan", at=18, on_nan="skip", epochs=6, seed=2)
         assert [task.process.returncode for task in tasks] == [0, 0]
         both = tasks[0].text + tasks[1].text
     assert both.count("skips an update, the loss is not finite in step 18, epoch 2: rank 1 on") == 1

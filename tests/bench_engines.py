@@ -126,9 +126,9 @@ def swarm() -> Iterator[Engine]:
         try:
             lab.do("up")
             lab.do("gpus", "n3", MODEL)
-            lab.do("swarm")
             lab.do("image")
             operator.write({"digits": JOB.replace("{min: 1}", "{gpus_per_host: 1, min: 1}")})
+            operator.kit("swarm", "up", "--yes")
             yield Engine(
                 operator.kit,
                 lambda: "n3",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -123,48 +126,46 @@ def test_a_login_at_the_console_counts_if_the_host_says_so(host: Host) -> None:
     assert "may use" in host.run("status")
 
 
-def test_the_service_ends_trainings_while_the_host_is_used_and_a_while_after(host: Host) -> None:
-    host.train()
+@contextmanager
+def service(host: Host) -> Iterator[IO[str]]:
+    """Run the service of the program; yields what it prints."""
     with subprocess.Popen(
         ["sh", str(host.folder / "kit-host.sh"), "watch"],
         env=host.environment(),
         stdout=subprocess.PIPE,
         text=True,
-    ) as service:
+    ) as process:
+        assert process.stdout is not None
         try:
-            time.sleep(1.5)
-            assert host.trains()
-            host.process(4711, "0::/user.slice")
-            assert service.stdout is not None
-            assert "trainings of the queue leave this machine" in service.stdout.readline()
-            _gone(host)
-            # One that starts shortly after is ended, too.
-            (host.folder / "processes").write_text("")
-            host.train()
-            _gone(host)
+            yield process.stdout
         finally:
-            service.terminate()
+            process.terminate()
+
+
+def test_the_service_ends_trainings_while_the_host_is_used_and_a_while_after(host: Host) -> None:
+    host.train()
+    with service(host) as lines:
+        time.sleep(1.5)
+        assert host.trains()
+        host.process(4711, "0::/user.slice")
+        assert "trainings of the queue leave this machine" in lines.readline()
+        _gone(host)
+        # One that starts shortly after is ended, too.
+        (host.folder / "processes").write_text("")
+        host.train()
+        _gone(host)
 
 
 def test_a_training_that_starts_after_the_host_is_lent_stays(host: Host) -> None:
     host.run("reclaim")
-    with subprocess.Popen(
-        ["sh", str(host.folder / "kit-host.sh"), "watch"],
-        env=host.environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as service:
-        try:
-            assert service.stdout is not None
-            assert "has taken it back" in service.stdout.readline()
-            host.train()
-            _gone(host)
-            host.run("lend")
-            host.train()
-            time.sleep(2.5)  # Two more looks of the service.
-            assert host.trains()
-        finally:
-            service.terminate()
+    with service(host) as lines:
+        assert "has taken it back" in lines.readline()
+        host.train()
+        _gone(host)
+        host.run("lend")
+        host.train()
+        time.sleep(2.5)  # Two more looks of the service.
+        assert host.trains()
 
 
 def _gone(host: Host) -> None:

@@ -74,14 +74,16 @@ class Engine:
         first = next(each for each in self.events(began) if each["event"] == "progress")
         return float(first["time"]) - began
 
+    def _groups(self, since: float, size: int) -> list[dict[str, Any]]:
+        """Return the events of groups of `size` hosts."""
+        wanted = ("regrouped", size)
+        found = self.events(since)
+        return [each for each in found if (each["event"], each.get("world_size")) == wanted]
+
     def regrouped(self, since: float, size: int) -> tuple[float, float]:
         """Return when a group of `size` trained, in seconds, and its pause."""
-        found = next(
-            each
-            for each in self.events(since)
-            if each["event"] == "regrouped" and each["world_size"] == size
-        )
-        return found["time"] - since, found["seconds"]
+        first = self._groups(since, size)[0]
+        return first["time"] - since, first["seconds"]
 
     def measure(self) -> Iterator[tuple[str, float]]:
         """Yield what is measured, and its seconds."""
@@ -106,15 +108,12 @@ class Engine:
             restore(host)
         else:
             restored = began
-            wait_for(lambda: any(self._is_regrouping(began)), "a group without the host")
+            wait_for(lambda: self._groups(began, HOSTS - 1), "a group without the host")
         self.wait(HOSTS)
         yield f"{what} killed, pause", self.regrouped(began, HOSTS - 1)[1]
         back, pause = self.regrouped(restored, HOSTS)
         yield f"{what} back, until it trains", back
         yield f"{what} back, pause", pause
-
-    def _is_regrouping(self, since: float) -> Iterator[bool]:
-        return (each["event"] == "regrouped" for each in self.events(since))
 
 
 @contextmanager

@@ -83,21 +83,22 @@ def test_a_script_resumes_after_its_first_host_is_lost(lab: Lab, operator: Opera
         """The epochs since the last start."""
         return epochs(log(host).rpartition("in place")[2])
 
-    wait_for(lambda: last("n2") > 30, "the script to train")
+    # A host that starts late joins the other one, and has only then its snapshots.
+    wait_for(lambda: min(last("n2"), last("n3")) > 30, "the script to train on both hosts")
     assert re.match(r"version \d", operator.status("own")["checkpoint"])
     first = "n2" if "[RANK0]" in log("n2") else "n3"
     left = "n3" if first == "n2" else "n2"
-    before = starts(left)
+    before = {host: starts(host) for host in (first, left)}
     lab.do("kill", first)
-    wait_for(lambda: starts(left) > before and resumed(left), "another start")
+    wait_for(lambda: starts(left) > before[left] and resumed(left), "another start")
     reached = max(epochs(log(left).rpartition("in place")[0]))
     at = resumed(left)[0]
     sys.stdout.write(f"{first} lost at epoch {reached}: {left} resumes at {at}\n")
     assert 10 < at <= reached
     wait_for(lambda: last(left) > reached + 10, "newer snapshots")
-    newer, before = last(left), starts(first)
+    newer = last(left)
     lab.do("start", first)
-    wait_for(lambda: starts(first) > before and resumed(first), "the host's return")
+    wait_for(lambda: starts(first) > before[first] and resumed(first), "the host's return")
     back = resumed(first)[0]
     sys.stdout.write(f"{first} is back, at epoch {back}\n")
     assert back > newer - 10

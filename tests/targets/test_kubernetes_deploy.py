@@ -510,6 +510,7 @@ UNPLACED = {
         f"{NODE} a pod of it already; compare the hosts with `kubectl get nodes"
     ),
     f"0/1 nodes are available: {TAINT} {{team: blue}}. x": f"{NODE} the taint team",
+    f"0/1 nodes are available: {TAINT}(s). x": f"{NODE} a taint (kubectl describe node): it lacks",
     "0/1 nodes are available: 1 something new. x": "no node takes it: 1 something new",
     "waiting for an addon": "no node takes it: waiting for an addon",
 }

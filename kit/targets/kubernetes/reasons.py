@@ -12,7 +12,8 @@ _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.+), used: (.+), limi
 _NODES = re.compile(r"0/\d+ nodes are available: (.*?)\.(?: |$)")
 _CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
 _UNBOUND = ("unbound immediate PersistentVolumeClaims", "find available persistent volumes")
-_TAINT = r"node\(s\) had untolerated taint\(?s?\)? ?\{"
+_TAINTED = r"node\(s\) had untolerated taint\(?s?\)?"
+_TAINT = rf"{_TAINTED} ?\{{"
 OTHERS = "node affinity/selector"
 """The reason of nodes that are not hosts of the workload."""
 TAKEN = "a pod of it already"
@@ -25,6 +26,8 @@ WORDS = {
     rf"{_TAINT}node.kubernetes.io/(?:unreachable|not-ready)\b.*": "stopped to answer",
     rf"{_TAINT}node.kubernetes.io/(\S+)-pressure\b.*": r"too little \1 (kubectl describe node)",
     rf"{_TAINT}(\S+?):? .*": r"the taint \1",
+    # The schedulers of newer versions do not name it.
+    _TAINTED: "a taint (kubectl describe node): it lacks disk or memory, or is for other pods",
 }
 """The scheduler's messages about some nodes, and kit's after “2 nodes have”."""
 

@@ -567,7 +567,9 @@ def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
         copies = [path for path in (folder / "trainer").rglob("*") if path.is_file()]
         files = {path.relative_to(folder / "trainer") for path in copies}
         page = {path.relative_to(trainer) for path in trainer.glob("serve/page/*")}
-        packages = {Path("packages.in"), Path("packages.txt")}
+        packages = {
+            Path(f"{name}.{kind}") for name in ("packages", "torch") for kind in ("in", "txt")
+        }
         code = {path.relative_to(trainer) for path in trainer.rglob("*.py")}
         assert files == code | page | packages
         assert Path("serve/page/index.html") in page
@@ -585,14 +587,28 @@ def test_the_images_packages_are_the_trainers_and_locked() -> None:
     extras = project["optional-dependencies"]
     wanted = {each for name in set(extras) - {"trainer"} for each in extras[name]}
     assert set((trainer / "packages.in").read_text().splitlines()) == wanted
-    locked: dict[str, set[str]] = {}
-    for line in (trainer / "packages.txt").read_text().splitlines():
-        if found := re.match(r"([a-z0-9-]+)==([^ ;]+)", line):
-            locked.setdefault(found[1], set()).add(found[2])
-    assert not {"torch", "torchvision"} & set(locked), "they are the base image's"
+    locked = versions_of(trainer / "packages.txt")
     for each in map(Requirement, wanted):
         versions = locked[each.name.replace(".", "-")]
         assert all(each.specifier.contains(version) for version in versions), each
+
+
+def versions_of(lock: Path) -> dict[str, set[str]]:
+    versions: dict[str, set[str]] = {}
+    for line in lock.read_text().splitlines():
+        if found := re.match(r"([a-z0-9-]+)==([^ ;]+)", line):
+            versions.setdefault(found[1], set()).add(found[2])
+    return versions
+
+
+def test_pytorch_is_locked_for_a_base_without_it() -> None:
+    """Its packages are not installed again, in other versions, by the lock of the others."""
+    trainer = launcher_path().parent
+    torch, others = (versions_of(trainer / f"{name}.txt") for name in ("torch", "packages"))
+    assert {"torch", "torchvision"} <= set(torch)
+    assert not {"torch", "torchvision"} & set(others), "a base's own PyTorch stays"
+    both = set(torch) & set(others)
+    assert {name: torch[name] for name in both} == {name: others[name] for name in both}
 
 
 def test_the_packages_of_an_image_are_listed(tmp_path: Path) -> None:

@@ -204,15 +204,23 @@ root() {
     esac
 }
 say() { echo "$*"; }
+problem() { echo "problem $1"; }
 sleep() { :; }
 """
 
 
-@pytest.mark.parametrize(
-    ("states", "restarts"), [(["pending", "error", "pending", "active"], 1), (["pending"], 0)]
-)
-def test_an_engine_that_does_not_enter_its_swarm_is_restarted_once_more(
-    tree: Path, tmp_path: Path, states: list[str], restarts: int
+NO_SWARM = "problem Docker has restarted, and is not in its Swarm: "
+ENTERS = [
+    (["pending", "error", "pending", "active"], 1, ""),
+    ([*40 * ["pending"], "error", "active"], 1, ""),  # Its try may last a minute.
+    (["pending"], 0, f"{NO_SWARM}pending"),
+    (["error"], 3, f"{NO_SWARM}error"),
+]
+
+
+@pytest.mark.parametrize(("states", "restarts", "said"), ENTERS)
+def test_an_engine_that_does_not_enter_its_swarm_is_restarted_again(
+    tree: Path, tmp_path: Path, states: list[str], restarts: int, said: str
 ) -> None:
     script = (tree / "prepare-host.sh").read_text()
     functions = (
@@ -221,7 +229,9 @@ def test_an_engine_that_does_not_enter_its_swarm_is_restarted_once_more(
     )
     (tmp_path / "states").write_text("".join(f"{state}\n" for state in states))
     program = ENTER + "".join(text for found in functions for text in found) + "enter_swarm\n"
-    subprocess.run(["sh", "-euc", program], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    run = ["sh", "-euc", program]
+    output = subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert output.splitlines()[restarts:] == ([f"{said} {states[-1]}"] if said else [])
     log = tmp_path / "done"
     assert (log.read_text().count("restart") if log.exists() else 0) == restarts
 

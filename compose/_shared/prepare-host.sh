@@ -648,22 +648,28 @@ restart_docker() {
     changed
 }
 
-# enter_swarm: wait until the engine is in its Swarm again. On a busy machine its first try may fail, and it makes no
-# second one (moby, daemon/cluster/noderunner.go): so restart it once more.
+# enter_swarm: wait until the engine is in its Swarm again. On a busy machine its first try may fail, also after a
+# minute, and it makes no second one (moby, daemon/cluster/noderunner.go): so restart it again.
 enter_swarm() {
-    tries=0
-    while [ $tries -lt 30 ]; do
-        case $(root docker info --format '{{.Swarm.LocalNodeState}}' 2>/dev/null) in
+    waited=0
+    restarts=0
+    while [ $waited -lt 120 ]; do
+        found=$(root docker info --format '{{.Swarm.LocalNodeState}}' 2>/dev/null || true)
+        case $found in
             active | inactive | locked) return ;;
             error)
-                say note 'Docker failed to enter its Swarm: restart it once more'
+                [ $restarts -lt 3 ] || break
+                say note 'Docker failed to enter its Swarm: restart it again'
                 root systemctl restart docker >/dev/null 2>&1 </dev/null || true
-                answers || return
+                restarts=$((restarts + 1))
+                answers || break
                 ;;
         esac
-        tries=$((tries + 1))
+        waited=$((waited + 1))
         sleep 1
     done
+    why=$(root docker info --format '{{.Swarm.Error}}' 2>/dev/null || true)
+    problem "Docker has restarted, and is not in its Swarm: $found $why"
 }
 
 answers() {

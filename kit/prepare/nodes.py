@@ -84,8 +84,19 @@ def wait_until_ready(manager: Docker, nodes: Mapping[str, str], seconds: float) 
         _wait(ready, seconds)
     except TimeoutError:
         names = ", ".join(lost.values())
-        what = f"{names}: not back in the Swarm within {seconds:.0f} s"
+        what = f"{names}: not back in the Swarm within {seconds:.0f} s: {_state(manager, lost)}"
         raise KitError(what, "look there: journalctl -u docker") from None
+
+
+def _state(manager: Docker, lost: Mapping[str, str]) -> str:
+    """Return what the manager reports of nodes, or why it reports nothing."""
+    try:
+        nodes = {node["ID"]: node["Status"] for node in manager.get("/nodes")}
+    except KitError as error:
+        return error.message
+    found = (nodes.get(node, {"State": "removed"}) for node in lost)
+    states = (f"{each['State']}, {each.get('Message', '')}".rstrip(", ") for each in found)
+    return f"{manager.name} reports {'; '.join(states)}"
 
 
 def set_availability(manager: Docker, node: Node, availability: str) -> None:

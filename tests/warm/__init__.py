@@ -31,28 +31,16 @@ OF_A_RANK = (
     *(["torchvision"] if find_spec("torchvision") else []),  # Of the tests in tests/vision.
 )
 """What a rank and its agent import."""
+PREFIX = "kit-warm-"
+"""Of a server's folder."""
 
 
-class WarmPython:
-    """A server and its folder; both end with the process that made them."""
+class Programs:
+    """The programs of a server, by its folder."""
 
-    def __init__(self, imported: Sequence[str], path: str = "") -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="kit-warm-"))
-        client = self._folder / "python"
-        self.executable = str(client)
-        # The client needs neither site-packages nor variables: so it starts in 10 ms.
-        source = (HERE / "client.py").read_text(encoding="utf-8")
-        client.write_text(f"#!{sys.executable} -IS\n{source}", encoding="utf-8")
-        client.chmod(0o755)
-        self._server = subprocess.Popen(
-            [sys.executable, HERE / "server.py", self._folder, *imported],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
-        )
-        assert self._server.stdout
-        assert self._server.stdout.readline() == b"ready\n", "the warm Python has not started"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.executable = str(folder / "python")
 
     def program_of(self, client: int) -> int | None:
         """The process that a client represents."""
@@ -77,6 +65,27 @@ class WarmPython:
             with suppress(ProcessLookupError):
                 os.kill(program, signal.SIGUSR2)
 
+
+class WarmPython(Programs):
+    """A server and its folder; both end with the process that made them."""
+
+    def __init__(self, imported: Sequence[str], path: str = "") -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix=PREFIX)))
+        client = Path(self.executable)
+        # The client needs neither site-packages nor variables: so it starts in 10 ms.
+        source = (HERE / "client.py").read_text(encoding="utf-8")
+        client.write_text(f"#!{sys.executable} -IS\n{source}", encoding="utf-8")
+        client.chmod(0o755)
+        self._server = subprocess.Popen(
+            [sys.executable, HERE / "server.py", self._folder, *imported],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
+        )
+        assert self._server.stdout
+        assert self._server.stdout.readline() == b"ready\n", "the warm Python has not started"
+
     def close(self) -> None:
         """End the server, which ends its forked processes."""
         assert self._server.stdin
@@ -85,8 +94,11 @@ class WarmPython:
 
 
 @cache
-def warm_python() -> WarmPython:
-    """Return the Python with PyTorch of this process, started at its first use."""
+def warm_python() -> Programs:
+    """Return the Python with PyTorch of this process: its own, or one started at its first use."""
+    own = Path(sys.executable).parent
+    if own.name.startswith(PREFIX):
+        return Programs(own)
     return _closed_at_exit(WarmPython(OF_A_RANK))
 
 

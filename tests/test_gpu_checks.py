@@ -11,7 +11,7 @@ import pytest
 
 from tests.gpu import __main__ as program
 from tests.gpu.check import CHECKS, Check, Figure
-from tests.gpu.training import precisions
+from tests.gpu.training import chosen, differing, precisions
 from tests.trainer.hosts import ROOT
 from tests.warm import warm_python
 
@@ -76,3 +76,18 @@ def test_a_figure_that_misses_its_aim_is_marked() -> None:
     assert result.row() == "| speed | resnet50 | missed | ratio 1.2 (aim ≥ 1.3) | 1 |"
     assert not Figure(2.0, most=2.0).missed
     assert Figure(float("nan"), least=0.0).missed
+
+
+def test_weights_that_differ_after_a_resume_are_named() -> None:
+    whole = {"first": b"1", "second": b"2", "third": b"3"}
+    assert differing(whole, dict(whole)) == []
+    assert differing(whole, {"first": b"1", "second": b"0"}) == ["second", "third"]
+
+
+def test_the_type_that_auto_chooses_is_in_the_log() -> None:
+    line = (
+        "global batch 64 = 64 x 1 processes x 1, {}, exchange every_step, compression fp16, 9 steps"
+    )
+    assert chosen(line.format("bf16")) == "bf16"
+    with pytest.raises(AssertionError, match="the log names no type"):
+        chosen(line.format("auto"))

@@ -130,7 +130,7 @@ def write_pictures(folder: Path, classes: int, count: int, side: int) -> None:
             Image.fromarray(pixels).save(place / f"{number}.jpg", quality=90)
 
 
-def weights(folder: Path) -> dict[str, Any]:
+def weights(folder: Path) -> dict[str, bytes]:
     """The weights of the newest checkpoint, as bytes."""
     import torch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -39,9 +40,14 @@ def precisions(place: Place) -> Figures:
     """Every type of arithmetic learns, and auto chooses bf16 on a GPU of today."""
     kinds = ("auto", "fp32", "bf16", "fp16")
     found = dict(trained(place, {kind: {"precision": kind} for kind in kinds}))
-    log = next(place.folder.glob("*-auto.log")).read_text()
-    chosen = next((kind for kind in ("bf16", "fp16", "fp32") if f"{kind}" in log), "")
-    return {**found, "auto is": Figure(chosen)}
+    return {**found, "auto is": Figure(chosen(next(place.folder.glob("*-auto.log")).read_text()))}
+
+
+def chosen(log: str) -> str:
+    """The type of arithmetic that a training names as it begins."""
+    found = re.search(r", (bf16|fp16|fp32), exchange ", log)
+    assert found, f"the log names no type:\n{log[-3000:]}"
+    return found[1]
 
 
 @check("training", needs=("sklearn",))
@@ -113,12 +119,22 @@ def resume(place: Place) -> Figures:
         runs.finish(whole, again, ended)
         assert ended.of(events.Resumed), ended.text
     ends = {each: runs.weights(place.folder / each) for each in ("whole", "again", "parts")}
+    same = ends["whole"] == ends["again"]
+    other = differing(ends["whole"], ends["parts"])
+    assert not other, (
+        f"resumed at {stopped[-1]}, other weights; two alike are equal: {same}: {other}"
+    )
     return {
         "stopped at": Figure(stopped[-1]),
-        "two alike are bit-equal": Figure(str(ends["whole"] == ends["again"])),
-        "resumed is bit-equal": Figure(str(ends["whole"] == ends["parts"])),
+        "two alike are bit-equal": Figure(str(same)),
+        "resumed is bit-equal": Figure("True"),
         "accuracy": accuracy(place.folder / "parts"),
     }
+
+
+def differing(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
+    """The names of the weights that are not equal, bit by bit, or that one side lacks."""
+    return sorted(name for name in one | other if one.get(name) != other.get(name))
 
 
 def epochs(folder: Path) -> list[dict[str, Any]]:

@@ -3,8 +3,10 @@
 `make test-long` runs all of them; here are those that are cheap, and what becomes of bad ones.
 """
 
+import ast
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,14 @@ def test_the_type_that_auto_chooses_is_in_the_log() -> None:
     assert chosen(line.format("bf16")) == "bf16"
     with pytest.raises(AssertionError, match="the log names no type"):
         chosen(line.format("auto"))
+
+
+def test_without_numpy_the_checks_that_need_it_say_so() -> None:
+    script = (
+        "import sys; sys.modules.update(numpy=None, sklearn=None); from tests.gpu import __main__; "
+        "print({name for name, each in __main__.CHECKS.items() if not each.lacking()})"
+    )
+    argv = [sys.executable, "-c", script]
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert ast.literal_eval(said.stdout) == {"parsers of nvidia smi", "attention", "ceilings"}

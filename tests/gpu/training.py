@@ -224,7 +224,7 @@ def regroup_after_silence(place: Place) -> Figures:
     return {"until steps again": Figure(seconds, "s"), "accuracy": found}
 
 
-@check("training")
+@check("training", needs=("numpy",))
 def out_of_memory(place: Place) -> Figures:
     """A batch without room has a class of its own, and says so."""
     if not place.cuda:
@@ -260,7 +260,7 @@ def a_gpu_that_cannot_be_used(place: Place) -> Figures:
     return {"class": Figure(failed.kind), "message": Figure(failed.message[:160])}
 
 
-@check("training", needs=("tokenizers",))
+@check("training", needs=("numpy", "tokenizers"))
 def texts(place: Place) -> Figures:
     """A gpt learns a text: of characters, of tokens with documents, with recomputed blocks."""
     runs.write_text(place.folder / "text.txt", place.size(100_000, 10_000))
@@ -284,7 +284,7 @@ def texts(place: Place) -> Figures:
     return {name: Figure(loss, "nats", most=3.0) for name, loss in losses.items()}
 
 
-@check("training", needs=("PIL", "torchvision"))
+@check("training", needs=("numpy", "PIL", "torchvision"))
 def pictures(place: Place) -> Figures:
     """A ResNet on JPEG files, decoded by the CPU and by the GPU, with augmentation and mixing."""
     runs.write_pictures(place.folder / "pictures" / "train", 4, 60, 96)

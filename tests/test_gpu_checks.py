@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import __main__ as program
-from tests.gpu.check import CHECKS, Check, Figure
-from tests.gpu.training import chosen, differing, precisions
+from tests.gpu.check import CHECKS, Check, Figure, LackingError, Place
+from tests.gpu.training import chosen, differing, out_of_memory, precisions
 from tests.trainer.hosts import ROOT
 from tests.warm import warm_python
 
@@ -104,3 +104,8 @@ def test_without_numpy_the_checks_that_need_it_say_so() -> None:
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     assert ast.literal_eval(said.stdout) == {"parsers of nvidia smi", "attention", "ceilings"}
+
+
+def test_a_cpu_does_not_measure_what_a_gpu_without_room_does(tmp_path: Path) -> None:
+    with pytest.raises(LackingError, match="no GPU"):
+        out_of_memory(Place(tmp_path, cuda=False))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import runs
-from tests.gpu.check import Figure, Figures, Place, check
+from tests.gpu.check import Figure, Figures, LackingError, Place, check
 from tests.trainer.hosts import Task, complete_steps, metrics, wait_until
 from trainer.contract import events
 
@@ -228,7 +228,7 @@ def regroup_after_silence(place: Place) -> Figures:
 def out_of_memory(place: Place) -> Figures:
     """A batch without room has a class of its own, and says so."""
     if not place.cuda:
-        return {"class": Figure("of GPUs alone")}
+        raise LackingError("no GPU")
     runs.write_text(place.folder / "text.txt", 4_000_000)
     job = {
         "dataset": "text", "path": "text.txt", "model": "gpt", "context": 1024, "epochs": 1,

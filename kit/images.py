@@ -90,7 +90,7 @@ def _build(
     engine: Docker, folder: Path, wanted: Build, say: Say, nodes: Sequence[Node], http: str
 ) -> None:
     arguments = {"BASE_IMAGE": wanted.base} if wanted.base else {}
-    labels = labels_of(wanted.base)
+    labels = labels_of(wanted.base or default_base((folder / "Dockerfile").read_text()))
     with engine.acting("the build failed") as docker:
         if not docker.buildx.is_installed():
             if wanted.platforms:
@@ -116,10 +116,16 @@ def _build(
             say(line.rstrip())
 
 
-def labels_of(base: str | None) -> dict[str, str]:
+def labels_of(base: str) -> dict[str, str]:
     """Return the labels of an image that only its build knows (OCI image-spec, annotations)."""
-    labels = {"org.opencontainers.image.version": version("kit")}
-    return labels | ({"org.opencontainers.image.base.name": base} if base else {})
+    name = "org.opencontainers.image"
+    return {f"{name}.version": version("kit"), f"{name}.base.name": base}
+
+
+def default_base(dockerfile: str) -> str:
+    """Return the base image that a Dockerfile's text names."""
+    (found,) = re.findall(r"^ARG BASE_IMAGE=(\S+)$", dockerfile, re.MULTILINE)
+    return str(found)
 
 
 def _build_failure(error: KitError, engine: str) -> KitError:

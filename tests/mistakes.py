@@ -467,13 +467,13 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
         '2: a second document begins here; write one in each file',
     ]),
     ('an open bracket', 'cluster: lab\nhosts: [pc1\n', [
-        "3: this is not valid YAML: did not find expected ',' or ']'; look at this line and the one before it: quotes, indentation, tabs",
+        '3: this is not valid YAML: …; look at this line and the one before it: quotes, indentation, tabs',
     ]),
     ('a tab', 'cluster: lab\nhosts:\n\tpc1: {}\n', [
-        '3: this is not valid YAML: found character that cannot start any token; look at this line and the one before it: quotes, indentation, tabs',
+        '3: this is not valid YAML: …; look at this line and the one before it: quotes, indentation, tabs',
     ]),
     ('an open quote', "cluster: 'lab\n", [
-        '2: this is not valid YAML: found unexpected end of stream; look at this line and the one before it: quotes, indentation, tabs',
+        '2: this is not valid YAML: …; look at this line and the one before it: quotes, indentation, tabs',
     ]),
     ('Latin-1', b'# caf\xe9\ncluster: lab\n', [
         '1: this is not UTF-8 text; save the file as UTF-8',
@@ -531,7 +531,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
         '2: \\x1b[31mred: is not a known key; use one of cluster, engine, hosts, network, swarm, kubernetes, nodes, registry, data, monitoring, notify, queue',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
-        '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
+        '2: this is not valid YAML: …; look at this line and the one before it: quotes, indentation, tabs',
     ]),
 ]
 # What is replaced in the job by what.
@@ -1289,7 +1289,7 @@ LOCKS: list[tuple[str, str, list[str]]] = [
         '2: the key registry:2 is already given in line 1; keep one of the two',
     ]),
     ('a conflict of git', f'<<<<<<< HEAD\nregistry:2: {DIGEST}\n', [
-        '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
+        '2: this is not valid YAML: …; look at this line and the one before it: quotes, indentation, tabs',
     ]),
 ]
 # fmt: on

@@ -3,15 +3,17 @@
 `make test-long` runs all of them; here are those that are cheap, and what becomes of bad ones.
 """
 
+import ast
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.gpu import __main__ as program
-from tests.gpu.check import CHECKS, Check, Figure
-from tests.gpu.training import precisions
+from tests.gpu.check import CHECKS, Check, Figure, LackingError, Place
+from tests.gpu.training import chosen, differing, out_of_memory, precisions
 from tests.trainer.hosts import ROOT
 from tests.warm import warm_python
 
@@ -76,3 +78,34 @@ def test_a_figure_that_misses_its_aim_is_marked() -> None:
     assert result.row() == "| speed | resnet50 | missed | ratio 1.2 (aim ≥ 1.3) | 1 |"
     assert not Figure(2.0, most=2.0).missed
     assert Figure(float("nan"), least=0.0).missed
+
+
+def test_weights_that_differ_after_a_resume_are_named() -> None:
+    whole = {"first": b"1", "second": b"2", "third": b"3"}
+    assert differing(whole, dict(whole)) == []
+    assert differing(whole, {"first": b"1", "second": b"0"}) == ["second", "third"]
+
+
+def test_the_type_that_auto_chooses_is_in_the_log() -> None:
+    line = (
+        "global batch 64 = 64 x 1 processes x 1, {}, exchange every_step, compression fp16, 9 steps"
+    )
+    assert chosen(line.format("bf16")) == "bf16"
+    with pytest.raises(AssertionError, match="the log names no type"):
+        chosen(line.format("auto"))
+
+
+def test_without_numpy_the_checks_that_need_it_say_so() -> None:
+    script = (
+        "import sys; sys.modules.update(numpy=None, sklearn=None); from tests.gpu import __main__; "
+        "print({name for name, each in __main__.CHECKS.items() if not each.lacking()})"
+    )
+    argv = [sys.executable, "-c", script]
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert ast.literal_eval(said.stdout) == {"parsers of nvidia smi", "attention", "ceilings"}
+
+
+def test_a_cpu_does_not_measure_what_a_gpu_without_room_does(tmp_path: Path) -> None:
+    with pytest.raises(LackingError, match="no GPU"):
+        out_of_memory(Place(tmp_path, cuda=False))

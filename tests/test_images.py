@@ -539,6 +539,17 @@ def test_one_platform_stays_with_the_engine(
     assert not [each for each in calls() if "buildx create" in each]
 
 
+@pytest.mark.parametrize("base", ["", "registry.lab:5000/our-pytorch:2.8"])
+def test_the_image_names_its_base(
+    project: Project, calls: Callable[[], list[str]], base: str
+) -> None:
+    options = ("--base", base) if base else ()
+    assert project.write(OURS).kit("image", "build", *options).status == 0
+    (call,) = [each for each in calls() if "buildx build" in each]
+    default = "pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime"
+    assert f"--label org.opencontainers.image.base.name={base or default}" in call
+
+
 def test_the_nodes_of_a_build() -> None:
     spark = Host("spark1", "10.0.0.2", "user@spark1", (), (), None, 0, (), None, "arm64")
     both = ("linux/amd64", "linux/arm64")

@@ -55,6 +55,11 @@ def cases() -> list[Any]:
     return found
 
 
+def without_library(text: str) -> str:
+    """Leave out what the library that reads YAML says: another version says it otherwise."""
+    return re.sub("(this is not valid YAML: ).+?(; look at )", r"\1…\2", text)
+
+
 @pytest.mark.parametrize(("inventory", "jobs", "expected"), cases())
 def test_a_mistake_is_answered_and_nothing_is_written(
     project: Project, inventory: str | bytes, jobs: dict[str, str], expected: str
@@ -67,7 +72,7 @@ def test_a_mistake_is_answered_and_nothing_is_written(
         there = snapshot(project.folder)
         run = kit_process if inventory in DANGEROUS else kit
         result = run(project.folder, "render")
-        assert result.err == expected
+        assert without_library(result.err) == expected
         assert (result.status, result.out) == (2, "")
         assert snapshot(project.folder) == there
 
@@ -124,7 +129,7 @@ def test_a_lock_that_nobody_wrote_is_refused(
     for command in (["plan"], ["render"], ["image", "lock"]):
         result = project.kit(*command)
         assert (result.status, result.out) == (2, "")
-        assert result.err.splitlines() == expected
+        assert without_library(result.err).splitlines() == expected
     assert not (project.folder / "compose").exists()
 
 

@@ -7,6 +7,8 @@ python -m tests.versions UV --tell     the newest alone, for at most a minute: a
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,8 @@ TESTS = (
 """Those that need neither PyTorch nor other programs."""
 BRIEF = ("test_yamlfile.py", "test_malformed.py", "test_templates.py", "test_cli.py")
 MINUTE = 60.0
+NOT_INSTALLED = 69
+"""The exit status of the brief part without the libraries; pytest has others."""
 
 
 def install(uv: str, resolution: str) -> Path:
@@ -60,11 +64,18 @@ def run(python: Path, tests: tuple[str, ...]) -> int:
 def tell(uv: str) -> None:
     """Run a brief part with the newest versions; never fail."""
     command = [sys.executable, "-m", "tests.versions", uv, "--brief"]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    found = "DIFFERENT, see above; `make test-versions` has all"
     try:
-        done = subprocess.run(command, cwd=ROOT, timeout=MINUTE, check=False).returncode == 0
-        found = "nothing differs" if done else "DIFFERENT, see above; `make test-versions` has all"
+        status = process.wait(MINUTE)
+        known = {0: "nothing differs", NOT_INSTALLED: "not known: they could not be installed"}
+        found = known.get(status, found)
     except subprocess.TimeoutExpired:
         found = "not known within a minute"
+    finally:
+        if process.poll() is None:  # With all that it has started, such as pytest's workers.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     print(f"tests with the newest versions of kit's libraries: {found}")
 
 
@@ -75,7 +86,12 @@ def main() -> int:
         tell(uv)
         return 0
     if options == ["--brief"]:
-        return run(install(uv, "highest"), BRIEF)
+        try:
+            python = install(uv, "highest")
+        except subprocess.CalledProcessError as error:
+            print(error, file=sys.stderr)
+            return NOT_INSTALLED
+        return run(python, BRIEF)
     failed = 0
     for resolution in ("lowest-direct", "highest"):
         python = install(uv, resolution)

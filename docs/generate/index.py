@@ -22,8 +22,8 @@ and Swarm files, and deploys them.
 ![inventory.yaml, jobs and servers become a plan, the plan becomes files in Git, and an \
 engine runs the files](images/flow.svg)
 
-You can review the rendered files, commit them, and deploy them without kit. There is no daemon and
-no database.
+You can review the rendered files, commit them, and deploy them without kit. kit has no database,
+and no daemon except the optional queue.
 """
 
 

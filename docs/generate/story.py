@@ -34,12 +34,12 @@ PROMPT = "\x1b[32m$\x1b[0m "
 
 FILES = {
     "jobs/digits.yaml": """\
-image: registry.lab:5000/trainer:0.1.0
+image: registry.lab:5000/trainer:0.2.0
 train: {dataset: digits, model: cnn, epochs: 400, batch_size: 32}
 checkpoint: {every_epochs: 5}
 """,
     "serve/digits.yaml": """\
-image: registry.lab:5000/trainer:0.1.0
+image: registry.lab:5000/trainer:0.2.0
 job: digits                        # the server uses its best checkpoint
 port: 8080
 """,

@@ -20,7 +20,7 @@ NEAR = 0.05
 """Nats between losses of the same steps, whose sums are rounded in another order."""
 
 
-@check("division", seconds=150)
+@check("division", needs=("numpy",), seconds=150)
 def divided_models(place: Place) -> Figures:
     """Replicas, shards, tensors and stages on two ranks learn as one rank does."""
     runs.write_text(place.folder / "text.txt", place.size(40_000, 8_000))
@@ -45,7 +45,7 @@ def divided_models(place: Place) -> Figures:
     return figures
 
 
-@check("division", seconds=150)
+@check("division", needs=("numpy",), seconds=150)
 def a_lost_shard(place: Place) -> Figures:
     """A rank with a part of the model is killed: all go on from a checkpoint when it is back."""
     runs.write_text(place.folder / "text.txt", 20_000)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tests.gpu.check import Place
 from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, hosts, metrics, write_job
@@ -83,7 +82,7 @@ def rate(folder: Path) -> float:
     """The median of images/s or tokens/s of the epochs but the first."""
     lines = [line for line in metrics(folder) if line["event"] == "epoch"]
     kind = "tokens_per_second" if lines[-1].get("tokens_per_second") else "images_per_second"
-    return float(np.median([line[kind] for line in lines[1:] or lines]))
+    return float(statistics.median(line[kind] for line in lines[1:] or lines))
 
 
 def sums(folder: Path) -> dict[str, str]:
@@ -102,6 +101,8 @@ def write_text(file: Path, words: int, seed: int = 0) -> None:
 
 def write_cifar10(folder: Path, train: int, test: int) -> None:
     """Write the files of CIFAR-10 with other pictures: noise on a pattern for each class."""
+    import numpy as np
+
     place = folder / "cifar-10-batches-bin"
     place.mkdir()
     draw = np.random.default_rng(0)
@@ -116,6 +117,7 @@ def write_cifar10(folder: Path, train: int, test: int) -> None:
 
 def write_pictures(folder: Path, classes: int, count: int, side: int) -> None:
     """Write a folder of JPEG files, so many of each class."""
+    import numpy as np
     from PIL import Image
 
     draw = np.random.default_rng(0)
@@ -130,7 +132,7 @@ def write_pictures(folder: Path, classes: int, count: int, side: int) -> None:
             Image.fromarray(pixels).save(place / f"{number}.jpg", quality=90)
 
 
-def weights(folder: Path) -> dict[str, Any]:
+def weights(folder: Path) -> dict[str, bytes]:
     """The weights of the newest checkpoint, as bytes."""
     import torch
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.gpu import runs
 from tests.gpu.check import Figure, Figures, Place, check
 
-NEEDS = ("fastapi", "uvicorn", "h11", "python_multipart", "prometheus_client", "PIL")
+NEEDS = ("numpy", "fastapi", "uvicorn", "h11", "python_multipart", "prometheus_client", "PIL")
 
 
 def asked(server: Any, bodies: list[Any], clients: int, number: int) -> list[float]:

@@ -68,7 +68,7 @@ def ceilings(place: Place) -> Figures:
     }
 
 
-@check("speed", alone=True)
+@check("speed", needs=("numpy",), alone=True)
 def lenet_on_small_images(place: Place) -> Figures:
     """LeNet on images of CIFAR-10's shape, beside the loop of PyTorch's tutorials."""
     import torch
@@ -96,7 +96,7 @@ def settings(model: str, batch: int, **changes: Any) -> Train:
     return Train(**{**base, "model": model, **changes})
 
 
-@check("speed", needs=("torchvision",), alone=True)
+@check("speed", needs=("numpy", "torchvision"), alone=True)
 def resnet50(place: Place) -> Figures:
     """ResNet-50 in bf16, beside torchvision's script without its loader."""
     import torch
@@ -122,7 +122,7 @@ def resnet50(place: Place) -> Figures:
     return compared(place, sides, "images/s", {"ours": 1.3})
 
 
-@check("speed", alone=True, seconds=200)
+@check("speed", needs=("numpy",), alone=True, seconds=200)
 def gpt_of_124_million(place: Place) -> Figures:
     """A GPT-2 of 124 million parameters, beside nanoGPT's model and loop."""
     import numpy as np
@@ -172,7 +172,7 @@ def gpt_of_124_million(place: Place) -> Figures:
     return figures
 
 
-@check("speed", alone=True)
+@check("speed", needs=("numpy",), alone=True)
 def airbench(place: Place) -> Figures:
     """The steps of airbench94's ten epochs, on other pictures of CIFAR-10's number and size."""
     runs.write_cifar10(place.folder, *place.size((50_000, 10_000), (200, 50)))
@@ -198,7 +198,7 @@ def airbench(place: Place) -> Figures:
     return figures
 
 
-@check("speed", needs=("PIL", "torchvision"), alone=True)
+@check("speed", needs=("numpy", "PIL", "torchvision"), alone=True)
 def decoding(place: Place) -> Figures:
     """JPEG files of 400 pixels, decoded and augmented by the CPU's workers and by the GPU."""
     classes, each, side = place.size((8, 250, 400), (2, 10, 64))

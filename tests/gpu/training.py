@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.gpu import runs
-from tests.gpu.check import Figure, Figures, Place, check
+from tests.gpu.check import Figure, Figures, LackingError, Place, check
 from tests.trainer.hosts import Task, complete_steps, metrics, wait_until
 from trainer.contract import events
 
@@ -39,9 +40,14 @@ def precisions(place: Place) -> Figures:
     """Every type of arithmetic learns, and auto chooses bf16 on a GPU of today."""
     kinds = ("auto", "fp32", "bf16", "fp16")
     found = dict(trained(place, {kind: {"precision": kind} for kind in kinds}))
-    log = next(place.folder.glob("*-auto.log")).read_text()
-    chosen = next((kind for kind in ("bf16", "fp16", "fp32") if f"{kind}" in log), "")
-    return {**found, "auto is": Figure(chosen)}
+    return {**found, "auto is": Figure(chosen(next(place.folder.glob("*-auto.log")).read_text()))}
+
+
+def chosen(log: str) -> str:
+    """The type of arithmetic that a training names as it begins."""
+    found = re.search(r", (bf16|fp16|fp32), exchange ", log)
+    assert found, f"the log names no type:\n{log[-3000:]}"
+    return found[1]
 
 
 @check("training", needs=("sklearn",))
@@ -113,12 +119,22 @@ def resume(place: Place) -> Figures:
         runs.finish(whole, again, ended)
         assert ended.of(events.Resumed), ended.text
     ends = {each: runs.weights(place.folder / each) for each in ("whole", "again", "parts")}
+    same = ends["whole"] == ends["again"]
+    other = differing(ends["whole"], ends["parts"])
+    assert not other, (
+        f"resumed at {stopped[-1]}, other weights; two alike are equal: {same}: {other}"
+    )
     return {
         "stopped at": Figure(stopped[-1]),
-        "two alike are bit-equal": Figure(str(ends["whole"] == ends["again"])),
-        "resumed is bit-equal": Figure(str(ends["whole"] == ends["parts"])),
+        "two alike are bit-equal": Figure(str(same)),
+        "resumed is bit-equal": Figure("True"),
         "accuracy": accuracy(place.folder / "parts"),
     }
+
+
+def differing(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
+    """The names of the weights that are not equal, bit by bit, or that one side lacks."""
+    return sorted(name for name in one | other if one.get(name) != other.get(name))
 
 
 def epochs(folder: Path) -> list[dict[str, Any]]:
@@ -208,11 +224,11 @@ def regroup_after_silence(place: Place) -> Figures:
     return {"until steps again": Figure(seconds, "s"), "accuracy": found}
 
 
-@check("training")
+@check("training", needs=("numpy",))
 def out_of_memory(place: Place) -> Figures:
     """A batch without room has a class of its own, and says so."""
     if not place.cuda:
-        return {"class": Figure("of GPUs alone")}
+        raise LackingError("no GPU")
     runs.write_text(place.folder / "text.txt", 4_000_000)
     job = {
         "dataset": "text", "path": "text.txt", "model": "gpt", "context": 1024, "epochs": 1,
@@ -244,7 +260,7 @@ def a_gpu_that_cannot_be_used(place: Place) -> Figures:
     return {"class": Figure(failed.kind), "message": Figure(failed.message[:160])}
 
 
-@check("training", needs=("tokenizers",))
+@check("training", needs=("numpy", "tokenizers"))
 def texts(place: Place) -> Figures:
     """A gpt learns a text: of characters, of tokens with documents, with recomputed blocks."""
     runs.write_text(place.folder / "text.txt", place.size(100_000, 10_000))
@@ -268,7 +284,7 @@ def texts(place: Place) -> Figures:
     return {name: Figure(loss, "nats", most=3.0) for name, loss in losses.items()}
 
 
-@check("training", needs=("PIL", "torchvision"))
+@check("training", needs=("numpy", "PIL", "torchvision"))
 def pictures(place: Place) -> Figures:
     """A ResNet on JPEG files, decoded by the CPU and by the GPU, with augmentation and mixing."""
     runs.write_pictures(place.folder / "pictures" / "train", 4, 60, 96)

@@ -193,7 +193,7 @@ function lead(found) {
   if (!found.ready) {
     $("lead").textContent = `This page asks ${who}.`;
   } else if (found.kind === "text") {
-    $("lead").textContent = `Write the beginning of a text: ${who} goes on with it.`;
+    $("lead").textContent = `Write the beginning of a text: ${who} continues it.`;
   } else if (found.kind === "numbers") {
     $("lead").textContent = `${capital(who)} answers programs: send arrays of ${found.input.shape.join(" × ")} numbers.`;
   } else {

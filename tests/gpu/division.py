@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 from tests.gpu import runs
 from tests.gpu.check import Figure, Figures, Place, check
 from tests.gpu.training import ended, pauses, stepping
-from tests.trainer.hosts import wait_until
+from tests.trainer.hosts import kill, wait_until
+from trainer.contract import events
 
 GPT: dict[str, Any] = {
     "dataset": "text", "path": "text.txt", "model": "gpt", "context": 64, "batch_size": 32,
@@ -53,8 +52,9 @@ def a_lost_shard(place: Place) -> Figures:
     with runs.local(place) as local:
         tasks = runs.pair(local, "shard", **job)
         stepping(*tasks)
+        wait_until(lambda: any(task.of(events.Saved) for task in tasks), "a checkpoint", 60)
         before = len(pauses(*tasks))
-        os.kill(tasks[1].workers()[0], signal.SIGKILL)
+        kill(tasks[1].workers()[0])
         again = "resumes at step"
         wait_until(lambda: any(again in task.text for task in tasks), "a new group", 100)
         ended(*tasks)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.gpu import runs
 from tests.gpu.check import Figure, Figures, LackingError, Place, check
-from tests.trainer.hosts import Task, complete_steps, metrics, wait_until
+from tests.trainer.hosts import Task, complete_steps, kill, metrics, send, wait_until
 from trainer.contract import events
 
 LEARNED = 0.9
@@ -181,7 +181,7 @@ def regroup_after_a_kill(place: Place) -> Figures:
     with runs.local(place) as local:
         tasks = runs.pair(local, "killed", nnodes="1:2", **LONG)
         stepping(*tasks)
-        os.kill(tasks[1].workers()[0], signal.SIGKILL)
+        kill(tasks[1].workers()[0])
         wait_until(lambda: len(pauses(*tasks)) >= 2, "out and in again", 60)
         ended(*tasks)
         lost, back = pauses(*tasks)[:2]
@@ -216,7 +216,7 @@ def regroup_after_silence(place: Place) -> Figures:
         tasks = runs.pair(local, "silent", nnodes="1:2", **LONG, timeout=20)
         stepping(*tasks)
         began = time.monotonic()
-        os.kill(tasks[1].workers()[0], signal.SIGSTOP)
+        send(tasks[1].workers()[0], signal.SIGSTOP)
         wait_until(lambda: bool(pauses(*tasks)), "the other goes on", 90)
         seconds = time.monotonic() - began
         ended(*tasks)
@@ -270,6 +270,7 @@ def texts(place: Place) -> Figures:
         "options": {"layers": 2, "heads": 4, "width": 64},
     }  # fmt: skip
     tokens = {"tokenizer": "bpe", "vocabulary": 300, "separator": "<|endoftext|>"}
+    tokens |= {"epochs": place.size(2, 12)}
     ways: dict[str, dict[str, Any]] = {
         "characters": {},
         "rotary": {"options": {**base["options"], "positions": "rotary"}},

@@ -113,12 +113,17 @@ def stop(pids: list[int]) -> Callable[[], None]:
     return undo
 
 
-def kill(pid: int) -> None:
-    """Kill a process itself, where it is one that a warm Python has forked for a client.
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process itself, where a warm Python has forked it for a client.
 
     The end of a client is noticed a moment later: the group would end by another reason before.
     """
-    os.kill(warm_python().program_of(pid) or pid, signal.SIGKILL)
+    os.kill(warm_python().program_of(pid) or pid, number)
+
+
+def kill(pid: int) -> None:
+    """Kill a process itself."""
+    send(pid, signal.SIGKILL)
 
 
 @dataclass

@@ -365,6 +365,11 @@ def test_the_hosts_of_a_job_share_one_folder_of_checkpoints(project: Project) ->
         "storageClassName": "shared",
         "resources": {"requests": {"storage": "100Gi"}},
     }
+    # Argo CD and Flux delete what is no longer in the tree, except these.
+    assert claim["metadata"]["annotations"] == {
+        "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
+        "kustomize.toolkit.fluxcd.io/prune": "disabled",
+    }
     volumes = {
         each["name"]: each
         for each in of_kind(objects, "Job", "train-digits-2gpu")["spec"]["template"]["spec"][

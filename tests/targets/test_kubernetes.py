@@ -24,6 +24,7 @@ from kubeflow_trainer_api.models import (
     TrainerV1alpha1TrainJob,
 )
 
+from kit.targets.kubernetes.observe import KINDS
 from kit.targets.kubernetes.pods import literal
 from tests.sandbox import COMMAND, JOB, ROOT, SERVER, Project
 
@@ -622,6 +623,9 @@ def test_the_rights_of_deployers_are_a_role_of_their_own(project: Project) -> No
     assert verbs["secrets"] == {"create", "patch", "delete"}  # Their values are never read.
     for each in manifests(tree):
         assert {"get", "create", "patch"} <= verbs[f"{each['kind'].lower()}s".replace("ys", "ies")]
+    for resource in (kind.partition(".")[0] for kind in KINDS.split(",")):
+        assert {"get", "list"} <= verbs[resource]
+        assert resource == "pods" or {"watch", "delete"} <= verbs[resource]  # Of an older file.
     (alone,) = yaml.safe_load_all((project.write(INVENTORY).rendered() / "rbac.yaml").read_text())
     assert alone["kind"] == "Role"
 

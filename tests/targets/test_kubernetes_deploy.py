@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from kit.targets.kubernetes.decide import Wanted, decide, decide_shared
 from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
+from kit.targets.kubernetes.observe import observe
 from kit.targets.kubernetes.reasons import refused, unplaced
 from kit.targets.kubernetes.records import PROGRAM, files_of, reader_of
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
@@ -63,6 +65,7 @@ MADE = tuple(
     for each, name in ((TRAINS, f"{STACK}-node-0"), (MEETS, f"{STACK}-rendezvous-0"))
 )
 OF_A_SET = {STACK: Wanted("new", frozenset({SET.title}))}
+BUDGET = Object("PodDisruptionBudget", STACK, STACK, "train", "old", 100.0)
 RUNS = Namespace((TRAINS, MEETS), ())
 
 
@@ -142,9 +145,26 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         [
             "end job/train-digits, its file has changed",
             "end the coordinator of digits, its file has changed",
-            "apply train-digits, its file has changed",
             "delete configmap/old, its file does not have them any more",
+            "apply train-digits, its file has changed",
         ],
+    ),
+    "a budget is left of an older file": (  # It would keep nodes from being drained.
+        Namespace((TRAINS, MEETS, BUDGET, Object("Service", "old", STACK, "", "old", 1.0)), ()),
+        FILES,
+        [
+            f"delete {BUDGET.title}, service/old, its file does not have them any more",
+        ],
+    ),
+    "a budget of another job": (
+        Namespace((TRAINS, MEETS, replace(BUDGET, stack="train-other")), ()),
+        FILES,
+        [],
+    ),
+    "a controller has made a Service": (
+        Namespace((TRAINS, MEETS, Object("Service", STACK, STACK, "", "", 1.0, made=True)), ()),
+        FILES,
+        [],
     ),
 }
 
@@ -371,6 +391,9 @@ def test_objects_of_the_api_are_read() -> None:
     ends = {"conditions": [failed | {"type": "SuccessCriteriaMet"}]}
     assert read_object({"kind": "Job", "metadata": meta, "status": ends}).ended == "Complete"
     assert job.ended_at == job.created + 60
+    assert not job.made
+    owned = meta | {"ownerReferences": [{"kind": "JobSet", "controller": True}]}
+    assert read_object({"kind": "Service", "metadata": owned}).made
     one = read_pod(
         {
             "metadata": meta | {"annotations": {"batch.kubernetes.io/job-completion-index": "1"}},
@@ -419,6 +442,23 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         return Kubectl(settings, Path("compose/lab/rbac.yaml"))
 
     return make
+
+
+def test_a_namespace_is_read_with_budgets_and_services(fake: Fake) -> None:
+    """Neither is counted as an object that trains."""
+    meta = {
+        "name": STACK,
+        "labels": {"app.kubernetes.io/instance": STACK, "app.kubernetes.io/component": "train"},
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    kinds = ("PodDisruptionBudget", "Service")
+    items = [{"kind": each, "metadata": meta, "spec": {}} for each in kinds]
+    answer = shlex.quote(json.dumps({"items": items}))
+    asked = "services,poddisruptionbudgets.policy,"
+    kubectl = fake(f'case "$*" in *{asked}*part-of=lab*) echo {answer} ;; *) exit 1 ;; esac')
+    found = observe(kubectl, "lab")
+    assert [each.title for each in found.of(STACK)] == [f"{each.lower()}/{STACK}" for each in kinds]
+    assert (found.working(STACK), found.stacks, found.lacks_pods) == ((), {}, False)
 
 
 def test_every_call_names_the_cluster_and_has_a_time_limit(fake: Fake) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from kit.errors import InputError, KitError
 from kit.model import Kubernetes
 from kit.runtime.status import State
 from kit.runtime.steps import Step
-from kit.targets.kubernetes.decide import Wanted, decide, decide_shared
+from kit.targets.kubernetes.decide import Prune, Wanted, decide, decide_shared
 from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
@@ -29,6 +30,7 @@ from kit.targets.kubernetes.reasons import refused, unplaced
 from kit.targets.kubernetes.records import PROGRAM, files_of, reader_of
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
 from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
+from kit.targets.kubernetes.target import KubernetesTarget
 from kit.targets.kubernetes.wait import (
     NotReplacedError,
     NotUpError,
@@ -173,6 +175,86 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
 def test_a_deploy_takes_these_steps(work: tuple[Workload, ...], name: str) -> None:
     found, files, expected = CASES[name]
     assert told(decide(work[:1], found, files, fresh=False)) == expected
+
+
+SERVES = Object("Deployment", "serve-digits", "serve-digits", "serve", "new", 1.0)
+BEFORE = Object("ConfigMap", "serve-digits-old", "serve-digits", "serve", "", 1.0)
+NOW = {"fresh": False}
+LATE = "its file does not have them any more, when its new pods run"
+ROLLOUTS: dict[str, tuple[tuple[Object, ...], list[str]]] = {
+    "its file has changed": (
+        (replace(SERVES, file="old"), BEFORE),
+        [
+            "apply serve-digits, its file has changed",
+            f"delete configmap/serve-digits-old, {LATE}",
+        ],
+    ),
+    "its new pods do not run yet": ((replace(SERVES, rolls=True), BEFORE), []),
+    "its new pods run": (
+        (SERVES, BEFORE),
+        ["delete configmap/serve-digits-old, its file does not have them any more"],
+    ),
+    "a Deployment holds the GPUs": (
+        (replace(SERVES, name="serve-digits-2gpu", file="old"), BEFORE),
+        [
+            "apply serve-digits, its file has changed",
+            "delete deployment/serve-digits-2gpu, its file does not have them any more",
+            f"delete configmap/serve-digits-old, {LATE}",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROLLOUTS)
+def test_former_pods_of_a_server_keep_what_they_mount(
+    work: tuple[Workload, ...], name: str
+) -> None:
+    there, expected = ROLLOUTS[name]
+    steps = decide(work[1:], Namespace(there, ()), FILES, fresh=False)
+    assert told(steps) == expected
+    late = [isinstance(step, Prune) and step.late for step in steps]
+    assert late == [LATE in each for each in expected]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_former_pods_need_is_deleted_after_the_rollout(
+    project: Project, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Nothing is deleted where the new pods do not start, or where others have deployed since."""
+    project.write(INVENTORY, {"digits": JOB}, {"digits": SERVER})
+    target, done = KubernetesTarget("lab", project.rendered()), list[str]()
+    server = project.lowered().workloads[1]
+    changed = decide([server], Namespace((replace(SERVES, file="old"), BEFORE), ()), FILES, **NOW)
+    tidy = decide([server], Namespace((SERVES, BEFORE), ()), FILES, **NOW)
+    plans = iter([changed, tidy, changed, changed])
+
+    def waits(*_: object) -> None:
+        done.append("wait")
+        if fails:
+            raise NotReplacedError("serve-digits", "is not replaced", (), "")
+
+    place = "kit.targets.kubernetes"
+    monkeypatch.setattr(f"{place}.target.rendered_objects", lambda *_: {})
+    monkeypatch.setattr(f"{place}.target.planned", lambda *_, **__: next(plans))
+    monkeypatch.setattr(f"{place}.target.wait_until_up", waits)
+    monkeypatch.setattr(f"{place}.registers.Registers.locked", lambda _: nullcontext())
+    monkeypatch.setattr(f"{place}.registers.Registers.history", lambda _: ())
+    monkeypatch.setattr(f"{place}.registers.Registers.record_deployment", lambda *_: None)
+    monkeypatch.setattr(f"{place}.execute.Executor.execute", lambda _, step: done.append(step.what))
+
+    def deploy() -> None:
+        target.deploy([server], fresh=False, say=lambda _: None, agree=lambda _: None)
+
+    if fails:
+        with pytest.raises(NotReplacedError):
+            deploy()
+        assert done == ["apply serve-digits", "wait"]
+        return
+    deploy()
+    assert done == ["apply serve-digits", "wait", "delete configmap/serve-digits-old"]
+    done.clear()
+    deploy()
+    assert done == ["apply serve-digits", "wait"]
 
 
 SHARED = Object("PodMonitor", "kit-lab-train", "kit-lab", "", "new", 1.0)

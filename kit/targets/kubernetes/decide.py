@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from kit.errors import KitError
@@ -65,9 +65,13 @@ class Apply(Step):
 
 @dataclass(frozen=True, slots=True)
 class Prune(Step):
-    """Delete objects that the file of a workload does not have any more."""
+    """Delete objects that the file of a workload does not have any more.
+
+    `late`: when its new pods run. Until then, former ones may need them to be created again.
+    """
 
     titles: tuple[str, ...]
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,8 @@ def _steps(
     cause = again or _repaired(work, found, want)
     left = {each.title for each in objects if _outlives(each)} - want.objects
     if not cause:
-        yield from _pruned(left)
+        if not any(each.rolls for each in found.working(stack)):
+            yield from _pruned(left)
         return
     if again:
         yield from _ends(work, found, cause)
@@ -132,12 +137,7 @@ def _steps(
     if work.secrets:
         name = secret_name(work)
         yield MakeSecret(WHERE, f"write the Secret {name}", cause, work.name, stack, name)
-    if work.kind is Kind.JOB:
-        # Its pods have ended; and JobSet makes no Service while it finds the one of a Job.
-        yield from _pruned(left)
-    yield Apply(WHERE, f"apply {stack}", cause, stack)
-    if work.kind is Kind.SERVER:
-        yield from _pruned(left)
+    yield from _applied(work, cause, left)
 
 
 def _ends(work: Workload, found: Namespace, cause: str) -> Iterator[Step]:
@@ -150,15 +150,30 @@ def _ends(work: Workload, found: Namespace, cause: str) -> Iterator[Step]:
         yield Prune(WHERE, f"end the coordinator of {work.name}", cause, old)
 
 
+def _applied(work: Workload, cause: str, left: Set[str]) -> Iterator[Step]:
+    """Yield the steps that apply a file, and delete what is `left` of the one before."""
+    apply = Apply(WHERE, f"apply {work.stack}", cause, work.stack)
+    if work.kind is Kind.JOB:
+        # Its pods have ended; and JobSet makes no Service while it finds the one of a Job.
+        yield from _pruned(left)
+        yield apply
+        return
+    holds = {title for title in left if title.startswith("deployment/")}
+    yield apply
+    yield from _pruned(holds)  # The new pods need its GPUs.
+    yield from _pruned(left - holds, late=True)
+
+
 def _outlives(thing: Object) -> bool:
     """Return whether an object stays when a file without it replaces the one that it is from."""
     return thing.kind not in {"Job", *MAKERS} and not thing.made
 
 
-def _pruned(titles: Iterable[str]) -> Iterator[Prune]:
+def _pruned(titles: Iterable[str], *, late: bool = False) -> Iterator[Prune]:
     if old := tuple(sorted(titles)):
         what = f"delete {', '.join(old)}"
-        yield Prune(WHERE, what, "its file does not have them any more", old)
+        when = ", when its new pods run" if late else ""
+        yield Prune(WHERE, what, f"its file does not have them any more{when}", old, late)
 
 
 def _refuse_fresh(work: Workload, found: Namespace) -> None:

@@ -734,6 +734,42 @@ def test_long_names_are_refused(project: Project) -> None:
     assert re.search("too long a name in Kubernetes.*shorten the job's name by", result.err)
 
 
+EQUAL = {
+    "of a coordinator": ("digits", "digits-rendezvous", "Service train-digits-rendezvous"),
+    "of a size": ("digits", "digits-2gpu", "Job train-digits-2gpu"),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_two_jobs_with_objects_of_one_name_are_refused(project: Project, name: str) -> None:
+    """kustomize and the API server take them for one object. A job of one size has other names."""
+    one, other, title = EQUAL[name]
+    inventory = INVENTORY.replace("{uuid: GPU-a}, {uuid: GPU-b}", "{index: 0}, {index: 1}")
+    alone = JOB + "hosts: {names: [n2]}\n"
+    jobs = {one: JOB + "hosts: {names: [n1, n3]}\n", other: alone}
+    result = project.write(inventory, jobs).kit("render")
+    assert result.status == 2
+    said = f"jobs/{other}.yaml:1: job {one} \\(jobs/{one}.yaml:1\\) has a {title} .*; rename one"
+    assert re.search(said, result.err), result.err
+    assert not (project.folder / "compose").exists()
+    inventory = inventory.replace("n1: {address: 10.0.0.1, gpus: 2}", "n1: {address: a, gpus: 1}")
+    result = project.write(inventory, jobs).kit("render")
+    assert result.status == (0 if "2gpu" in other else 2), result.err
+
+
+def test_two_servers_with_objects_of_one_name_are_refused(project: Project) -> None:
+    gpus = "[{index: 0, use: inference}, {index: 1, use: inference}]"
+    inventory = INVENTORY.replace("gpus: 2}", f"gpus: {gpus}}}", 1)
+    inventory = inventory.replace("[{uuid: GPU-a}, {uuid: GPU-b}]", gpus)
+    names = [f"hosts: {{names: {each}}}\n" for each in ("[n1, n3]", "[n2]")]
+    servers = {"web": SERVER + names[0], "web-2gpu": SERVER + names[1]}
+    train = "  n4: {address: 10.0.0.4, gpus: 1}\n"
+    result = project.write(inventory + train, {"digits": JOB}, servers).kit("render")
+    assert result.status == 2
+    said = "serve/web-2gpu.yaml:1: server serve-web .* has a Deployment serve-web-2gpu"
+    assert re.search(said, result.err), result.err
+
+
 WRONG = {
     "namespace: Training": "is not a DNS label",
     "namespace: a, context: ''": "kubectl config get-contexts",

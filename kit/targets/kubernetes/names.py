@@ -107,6 +107,20 @@ def service_names(server: str, namespace: str) -> tuple[str, ...]:
     return (f"{short}.svc", short, f"{short}.svc.cluster.local", server)
 
 
+def title_faults(
+    workloads: Sequence[Workload], titles: Mapping[str, Sequence[str]]
+) -> Iterator[Fault]:
+    """Reject workloads with objects of one kind and name; `titles` are those by workload."""
+    owners: dict[str, str] = {}
+    for workload in sorted(workloads, key=lambda each: each.name):
+        own, kind = titles.get(workload.name, ()), workload.kind
+        if title := next((each for each in own if each in owners), ""):
+            what = f"{kind} {owners[title]} ({{line}}) has a {title} in Kubernetes too"
+            fix = f"rename one of the two files: a {kind} has the name of its file"
+            yield Fault(workload.name, (), what, fix, (), owners[title])
+        owners.update(dict.fromkeys(own, workload.name))
+
+
 def name_faults(workloads: Sequence[Workload], jobs: Mapping[str, str]) -> Iterator[Fault]:
     """Reject names that Kubernetes would reject; `jobs` are the longest pods' names by workload."""
     for workload in workloads:

@@ -71,7 +71,7 @@ def shared_stack(cluster: str) -> str:
 
 
 def rendezvous_name(job: str) -> str:
-    """Return the name of the Service, and of the Deployment, at which a job's hosts meet."""
+    """Return the name of the Service, and of the Job, at which a job's hosts meet."""
     return f"{stack_of_job(job)}-{Role.RENDEZVOUS}"
 
 

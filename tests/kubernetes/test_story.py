@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from kit.targets.kubernetes.names import INSTANCE, MAKERS
 from tests.sandbox import Project, Result, kit_process
 
 pytestmark = pytest.mark.kubernetes
@@ -27,6 +28,7 @@ IMAGE = os.environ.get("KIT_KUBERNETES_IMAGE", "registry.lab:5000/stand-in:lab")
 GPU = "nvidia.com/gpu"
 DRIVER = "gpu.nvidia.com"
 COMPONENT = "app.kubernetes.io/component"
+OF_THE_JOB = ("-l", f"{INSTANCE}=train-digits")
 DEADLINE = 180.0
 """Seconds for a state to come."""
 RESTRICTED = {
@@ -221,8 +223,10 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     assert "digits stopped after" in said
     stopped = story.job()
     assert stopped["state"] == "stopped"
-    kinds = "pods,jobs,deployments,services,networkpolicies,secrets"
+    kinds = "pods,jobs,deployments,services,networkpolicies,poddisruptionbudgets,secrets"
     story.await_job(lambda _: story.objects(kinds) == [])
+    # Others are the history and the namespace's own.
+    story.await_job(lambda _: story.objects("configmaps", *OF_THE_JOB) == [])
     assert story.objects("pvc") == ["persistentvolumeclaim/train-digits-checkpoints"]
 
     story.kit("resume", "digits")
@@ -264,8 +268,10 @@ def test_the_same_job_is_one_object(story: Story, kind: str, resource: str) -> N
     assert f"end {owner}" in story.kit("deploy", "digits").out
     story.await_job(lambda job: job["world_size"] == number)
     story.kit("stop", "digits")
-    kinds = f"{resource},pods,jobs,services,networkpolicies"
+    kinds = "pods,jobs,services,networkpolicies,poddisruptionbudgets"
+    kinds = ",".join((*MAKERS[kind], kinds))  # Also the runtime of a TrainJob.
     story.await_job(lambda _: story.objects(kinds) == [])
+    story.await_job(lambda _: story.objects("configmaps", *OF_THE_JOB) == [])
 
 
 def gpus_by_claim() -> dict[str, list[str]]:

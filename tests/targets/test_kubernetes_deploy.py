@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import stat
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,16 @@ from kit.errors import InputError, KitError
 from kit.model import Kubernetes
 from kit.runtime.status import State
 from kit.runtime.steps import Step
-from kit.targets.kubernetes.decide import Wanted, decide, decide_shared
+from kit.targets.kubernetes.decide import Prune, Wanted, decide, decide_shared
 from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
+from kit.targets.kubernetes.observe import observe
 from kit.targets.kubernetes.reasons import refused, unplaced
 from kit.targets.kubernetes.records import PROGRAM, files_of, reader_of
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
 from kit.targets.kubernetes.status import host_statuses, job_state, pool_statuses
+from kit.targets.kubernetes.target import KubernetesTarget
 from kit.targets.kubernetes.wait import (
     NotReplacedError,
     NotUpError,
@@ -63,6 +67,7 @@ MADE = tuple(
     for each, name in ((TRAINS, f"{STACK}-node-0"), (MEETS, f"{STACK}-rendezvous-0"))
 )
 OF_A_SET = {STACK: Wanted("new", frozenset({SET.title}))}
+BUDGET = Object("PodDisruptionBudget", STACK, STACK, "train", "old", 100.0)
 RUNS = Namespace((TRAINS, MEETS), ())
 
 
@@ -142,9 +147,26 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
         [
             "end job/train-digits, its file has changed",
             "end the coordinator of digits, its file has changed",
-            "apply train-digits, its file has changed",
             "delete configmap/old, its file does not have them any more",
+            "apply train-digits, its file has changed",
         ],
+    ),
+    "a budget is left of an older file": (  # It would keep nodes from being drained.
+        Namespace((TRAINS, MEETS, BUDGET, Object("Service", "old", STACK, "", "old", 1.0)), ()),
+        FILES,
+        [
+            f"delete {BUDGET.title}, service/old, its file does not have them any more",
+        ],
+    ),
+    "a budget of another job": (
+        Namespace((TRAINS, MEETS, replace(BUDGET, stack="train-other")), ()),
+        FILES,
+        [],
+    ),
+    "a controller has made a Service": (
+        Namespace((TRAINS, MEETS, Object("Service", STACK, STACK, "", "", 1.0, made=True)), ()),
+        FILES,
+        [],
     ),
 }
 
@@ -153,6 +175,86 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
 def test_a_deploy_takes_these_steps(work: tuple[Workload, ...], name: str) -> None:
     found, files, expected = CASES[name]
     assert told(decide(work[:1], found, files, fresh=False)) == expected
+
+
+SERVES = Object("Deployment", "serve-digits", "serve-digits", "serve", "new", 1.0)
+BEFORE = Object("ConfigMap", "serve-digits-old", "serve-digits", "serve", "", 1.0)
+NOW = {"fresh": False}
+LATE = "its file does not have them any more, when its new pods run"
+ROLLOUTS: dict[str, tuple[tuple[Object, ...], list[str]]] = {
+    "its file has changed": (
+        (replace(SERVES, file="old"), BEFORE),
+        [
+            "apply serve-digits, its file has changed",
+            f"delete configmap/serve-digits-old, {LATE}",
+        ],
+    ),
+    "its new pods do not run yet": ((replace(SERVES, rolls=True), BEFORE), []),
+    "its new pods run": (
+        (SERVES, BEFORE),
+        ["delete configmap/serve-digits-old, its file does not have them any more"],
+    ),
+    "a Deployment holds the GPUs": (
+        (replace(SERVES, name="serve-digits-2gpu", file="old"), BEFORE),
+        [
+            "apply serve-digits, its file has changed",
+            "delete deployment/serve-digits-2gpu, its file does not have them any more",
+            f"delete configmap/serve-digits-old, {LATE}",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROLLOUTS)
+def test_former_pods_of_a_server_keep_what_they_mount(
+    work: tuple[Workload, ...], name: str
+) -> None:
+    there, expected = ROLLOUTS[name]
+    steps = decide(work[1:], Namespace(there, ()), FILES, fresh=False)
+    assert told(steps) == expected
+    late = [isinstance(step, Prune) and step.late for step in steps]
+    assert late == [LATE in each for each in expected]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_former_pods_need_is_deleted_after_the_rollout(
+    project: Project, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Nothing is deleted where the new pods do not start, or where others have deployed since."""
+    project.write(INVENTORY, {"digits": JOB}, {"digits": SERVER})
+    target, done = KubernetesTarget("lab", project.rendered()), list[str]()
+    server = project.lowered().workloads[1]
+    changed = decide([server], Namespace((replace(SERVES, file="old"), BEFORE), ()), FILES, **NOW)
+    tidy = decide([server], Namespace((SERVES, BEFORE), ()), FILES, **NOW)
+    plans = iter([changed, tidy, changed, changed])
+
+    def waits(*_: object) -> None:
+        done.append("wait")
+        if fails:
+            raise NotReplacedError("serve-digits", "is not replaced", (), "")
+
+    place = "kit.targets.kubernetes"
+    monkeypatch.setattr(f"{place}.target.rendered_objects", lambda *_: {})
+    monkeypatch.setattr(f"{place}.target.planned", lambda *_, **__: next(plans))
+    monkeypatch.setattr(f"{place}.target.wait_until_up", waits)
+    monkeypatch.setattr(f"{place}.registers.Registers.locked", lambda _: nullcontext())
+    monkeypatch.setattr(f"{place}.registers.Registers.history", lambda _: ())
+    monkeypatch.setattr(f"{place}.registers.Registers.record_deployment", lambda *_: None)
+    monkeypatch.setattr(f"{place}.execute.Executor.execute", lambda _, step: done.append(step.what))
+
+    def deploy() -> None:
+        target.deploy([server], fresh=False, say=lambda _: None, agree=lambda _: None)
+
+    if fails:
+        with pytest.raises(NotReplacedError):
+            deploy()
+        assert done == ["apply serve-digits", "wait"]
+        return
+    deploy()
+    assert done == ["apply serve-digits", "wait", "delete configmap/serve-digits-old"]
+    done.clear()
+    deploy()
+    assert done == ["apply serve-digits", "wait"]
 
 
 SHARED = Object("PodMonitor", "kit-lab-train", "kit-lab", "", "new", 1.0)
@@ -371,6 +473,9 @@ def test_objects_of_the_api_are_read() -> None:
     ends = {"conditions": [failed | {"type": "SuccessCriteriaMet"}]}
     assert read_object({"kind": "Job", "metadata": meta, "status": ends}).ended == "Complete"
     assert job.ended_at == job.created + 60
+    assert not job.made
+    owned = meta | {"ownerReferences": [{"kind": "JobSet", "controller": True}]}
+    assert read_object({"kind": "Service", "metadata": owned}).made
     one = read_pod(
         {
             "metadata": meta | {"annotations": {"batch.kubernetes.io/job-completion-index": "1"}},
@@ -419,6 +524,23 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         return Kubectl(settings, Path("compose/lab/rbac.yaml"))
 
     return make
+
+
+def test_a_namespace_is_read_with_budgets_and_services(fake: Fake) -> None:
+    """Neither is counted as an object that trains."""
+    meta = {
+        "name": STACK,
+        "labels": {"app.kubernetes.io/instance": STACK, "app.kubernetes.io/component": "train"},
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    kinds = ("PodDisruptionBudget", "Service")
+    items = [{"kind": each, "metadata": meta, "spec": {}} for each in kinds]
+    answer = shlex.quote(json.dumps({"items": items}))
+    asked = "services,poddisruptionbudgets.policy,"
+    kubectl = fake(f'case "$*" in *{asked}*part-of=lab*) echo {answer} ;; *) exit 1 ;; esac')
+    found = observe(kubectl, "lab")
+    assert [each.title for each in found.of(STACK)] == [f"{each.lower()}/{STACK}" for each in kinds]
+    assert (found.working(STACK), found.stacks, found.lacks_pods) == ((), {}, False)
 
 
 def test_every_call_names_the_cluster_and_has_a_time_limit(fake: Fake) -> None:

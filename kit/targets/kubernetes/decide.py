@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from kit.errors import KitError
 from kit.runtime.steps import Step
 from kit.targets.kubernetes.names import MAKERS, claim_name, secret_name
-from kit.targets.kubernetes.state import Namespace
+from kit.targets.kubernetes.state import Namespace, Object
 from kit.workload.types import Kind, Workload
 
 WHERE = "kubernetes"
@@ -65,9 +65,13 @@ class Apply(Step):
 
 @dataclass(frozen=True, slots=True)
 class Prune(Step):
-    """Delete objects that the file of a workload does not have any more."""
+    """Delete objects that the file of a workload does not have any more.
+
+    `late`: when its new pods run. Until then, former ones may need them to be created again.
+    """
 
     titles: tuple[str, ...]
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,7 @@ def decide_shared(stack: str, found: Namespace, want: Wanted | None) -> Iterator
             "its file has changed" if there else "it is not deployed",
             stack,
         )
-        if old := tuple(sorted({each.title for each in there} - want.objects)):
-            what = f"delete {', '.join(old)}"
-            yield Prune(WHERE, what, "its file does not have them any more", old)
+        yield from _pruned({each.title for each in there} - want.objects)
 
 
 def _steps(
@@ -122,27 +124,56 @@ def _steps(
     want = wanted[stack]
     again = _replaced(work, found, want, fresh=fresh)
     cause = again or _repaired(work, found, want)
+    left = {each.title for each in objects if _outlives(each)} - want.objects
     if not cause:
+        if not any(each.rolls for each in found.working(stack)):
+            yield from _pruned(left)
         return
-    owners = found.owners(stack) if again else ()
-    grace = max((part.grace or 0 for part in work.working), default=0)
-    if owners:
-        what = f"end {', '.join(owners)}"
-        yield EndJobs(WHERE, what, cause, stack, owners, grace)
-    coordinators = (each.title for each in found.coordinators(stack) if not each.owner)
-    if again and (old := tuple(coordinators)):
-        yield Prune(WHERE, f"end the coordinator of {work.name}", cause, old)
+    if again:
+        yield from _ends(work, found, cause)
     if fresh and work.store and work.store.volume:
         what = f"delete the checkpoints of {work.name}"
         yield DeleteClaim(WHERE, what, "--fresh", claim_name(work.name))
     if work.secrets:
         name = secret_name(work)
         yield MakeSecret(WHERE, f"write the Secret {name}", cause, work.name, stack, name)
-    yield Apply(WHERE, f"apply {stack}", cause, stack)
-    titles = {each.title for each in objects if each.kind not in {"Job", *MAKERS}}
-    if old := tuple(sorted(titles - want.objects)):
+    yield from _applied(work, cause, left)
+
+
+def _ends(work: Workload, found: Namespace, cause: str) -> Iterator[Step]:
+    """Yield the steps that end what another file replaces."""
+    grace = max((part.grace or 0 for part in work.working), default=0)
+    if owners := found.owners(work.stack):
+        yield EndJobs(WHERE, f"end {', '.join(owners)}", cause, work.stack, owners, grace)
+    coordinators = (each.title for each in found.coordinators(work.stack) if not each.owner)
+    if old := tuple(coordinators):
+        yield Prune(WHERE, f"end the coordinator of {work.name}", cause, old)
+
+
+def _applied(work: Workload, cause: str, left: Set[str]) -> Iterator[Step]:
+    """Yield the steps that apply a file, and delete what is `left` of the one before."""
+    apply = Apply(WHERE, f"apply {work.stack}", cause, work.stack)
+    if work.kind is Kind.JOB:
+        # Its pods have ended; and JobSet makes no Service while it finds the one of a Job.
+        yield from _pruned(left)
+        yield apply
+        return
+    holds = {title for title in left if title.startswith("deployment/")}
+    yield apply
+    yield from _pruned(holds)  # The new pods need its GPUs.
+    yield from _pruned(left - holds, late=True)
+
+
+def _outlives(thing: Object) -> bool:
+    """Return whether an object stays when a file without it replaces the one that it is from."""
+    return thing.kind not in {"Job", *MAKERS} and not thing.made
+
+
+def _pruned(titles: Iterable[str], *, late: bool = False) -> Iterator[Prune]:
+    if old := tuple(sorted(titles)):
         what = f"delete {', '.join(old)}"
-        yield Prune(WHERE, what, "its file does not have them any more", old)
+        when = ", when its new pods run" if late else ""
+        yield Prune(WHERE, what, f"its file does not have them any more{when}", old, late)
 
 
 def _refuse_fresh(work: Workload, found: Namespace) -> None:

@@ -24,6 +24,7 @@ from kit.targets.kubernetes.names import (
     rendezvous_name,
     service_names,
     shared_stack,
+    title_faults,
 )
 from kit.targets.kubernetes.objects import Claim, Group, Manifest
 from kit.targets.kubernetes.pods import alike, named_port, pod_of, quantity
@@ -55,7 +56,8 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
     workloads = tuple(_workload(each, settings) for each in parts.workloads)
     manifests = {each.name: _manifest(plan, settings, each) for each in workloads if each.parts}
     pods = {name: _longest_pod(each) for name, each in manifests.items()}
-    if faults := list(name_faults(workloads, pods)):
+    titles = {name: tuple(_titles(each)) for name, each in manifests.items()}
+    if faults := [*name_faults(workloads, pods), *title_faults(workloads, titles)]:
         raise FaultsError(faults)
     return Lowered(
         engine=EngineName.KUBERNETES,
@@ -156,6 +158,16 @@ def _longest_pod(manifest: Manifest) -> str:
         for each in manifest.groups
     )
     return max(names, key=len)
+
+
+def _titles(manifest: Manifest) -> Iterator[str]:
+    """Yield the kinds and names of objects that another workload may have too."""
+    coordinator = manifest.coordinator
+    services = (manifest.workload.stack, *((coordinator.name,) if coordinator else ()))
+    yield from (f"Service {name}" for name in services)
+    if not manifest.owner:
+        yield from (f"{manifest.kind} {group.name}" for group in manifest.groups)
+        yield from (f"Job {name}" for name in services[1:])
 
 
 def _outputs(

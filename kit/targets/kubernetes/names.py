@@ -71,7 +71,7 @@ def shared_stack(cluster: str) -> str:
 
 
 def rendezvous_name(job: str) -> str:
-    """Return the name of the Service, and of the Deployment, at which a job's hosts meet."""
+    """Return the name of the Service, and of the Job, at which a job's hosts meet."""
     return f"{stack_of_job(job)}-{Role.RENDEZVOUS}"
 
 
@@ -105,6 +105,20 @@ def service_names(server: str, namespace: str) -> tuple[str, ...]:
     """Return the names by which clients in the cluster reach a server, the usual one first."""
     short = f"{server}.{namespace}"
     return (f"{short}.svc", short, f"{short}.svc.cluster.local", server)
+
+
+def title_faults(
+    workloads: Sequence[Workload], titles: Mapping[str, Sequence[str]]
+) -> Iterator[Fault]:
+    """Reject workloads with objects of one kind and name; `titles` are those by workload."""
+    owners: dict[str, str] = {}
+    for workload in sorted(workloads, key=lambda each: each.name):
+        own, kind = titles.get(workload.name, ()), workload.kind
+        if title := next((each for each in own if each in owners), ""):
+            what = f"{kind} {owners[title]} ({{line}}) has a {title} in Kubernetes too"
+            fix = f"rename one of the two files: a {kind} has the name of its file"
+            yield Fault(workload.name, (), what, fix, (), owners[title])
+        owners.update(dict.fromkeys(own, workload.name))
 
 
 def name_faults(workloads: Sequence[Workload], jobs: Mapping[str, str]) -> Iterator[Fault]:

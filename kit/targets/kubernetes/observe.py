@@ -21,8 +21,8 @@ from kit.targets.kubernetes.names import FILE, INSTANCE, MANAGED_BY, MANAGER, PA
 from kit.targets.kubernetes.reasons import refused
 from kit.targets.kubernetes.state import Namespace, read_object, read_pod
 
-KINDS = "jobs.batch,deployments.apps,configmaps,pods"
-"""The kinds that kit queries; the other objects of a workload exist together with these."""
+KINDS = "jobs.batch,deployments.apps,services,poddisruptionbudgets.policy,configmaps,pods"
+"""The kinds that kit queries; each workload always has its other objects, under the same names."""
 
 COMPARED = 60.0
 """Seconds for the comparison of a workload's objects, one after the other."""

@@ -27,7 +27,7 @@ class Object:
     Deployment lacks pods. `ready` are the pods of a Deployment that answer, `most_failed` those of
     a Job that may fail for good. `waits`: the Job is suspended. `rolls`: pods of the Deployment's
     former template still run, or no controller has seen it. `owner` is the object that makes a Job,
-    by its title.
+    by its title. `made`: a controller has made it, and deletes it.
     """
 
     kind: str
@@ -45,6 +45,7 @@ class Object:
     rolls: bool = False
     waits: bool = False
     owner: str = ""
+    made: bool = False
 
     @property
     def title(self) -> str:
@@ -182,6 +183,7 @@ def read_object(document: Mapping[str, Any]) -> Object:
         rolls=document["kind"] == "Deployment" and _rolls(meta, spec, status),
         waits=bool(spec.get("suspend")),
         owner=notes.get(OWNER, ""),
+        made=any(each.get("controller") for each in meta.get("ownerReferences") or ()),
     )
 
 

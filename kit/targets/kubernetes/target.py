@@ -25,19 +25,17 @@ from kit.runtime.status import ENDED, HostStatus, JobStatus, LogLine, State, wit
 from kit.runtime.steps import Step, started_message, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
-from kit.targets.kubernetes.decide import Apply, EndJobs, Wanted, decide, decide_shared
+from kit.targets.kubernetes.decide import Apply, EndJobs, Prune
 from kit.targets.kubernetes.execute import APPLIED, APPLY, Executor
 from kit.targets.kubernetes.logs import Logs, sources
-from kit.targets.kubernetes.names import shared_stack
 from kit.targets.kubernetes.observe import (
     Objects,
-    by_hand,
     connect,
     listed,
     observe,
     rendered_objects,
-    wanted_of,
 )
+from kit.targets.kubernetes.planned import planned
 from kit.targets.kubernetes.records import from_claim, from_pod
 from kit.targets.kubernetes.registers import Registers
 from kit.targets.kubernetes.state import Namespace, Pod
@@ -81,7 +79,7 @@ class KubernetesTarget:
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps; the API server has checked their objects, see `Target.preview`."""
         objects = rendered_objects(self._kubectl, self._tree)
-        steps = self._steps(workloads, objects, fresh=fresh)
+        steps = self._planned(workloads, objects, fresh=fresh)
         replaced = {step.stack for step in steps if isinstance(step, EndJobs)}
         for step in steps:
             # The API server would refuse another template of an existing Job.
@@ -92,23 +90,10 @@ class KubernetesTarget:
                 self._kubectl.run(*words, stdin=listed(found), seconds=APPLIED)
         return steps
 
-    def _steps(
+    def _planned(
         self, workloads: Sequence[Workload], objects: Objects, *, fresh: bool
     ) -> tuple[Step, ...]:
-        found = self._see()
-        wanted = {}
-        for each in workloads:
-            if each.parts:
-                want = wanted_of(objects[each.stack])
-                same = [one.file == want.version for one in found.working(each.stack)]
-                hand = by_hand(self._kubectl, objects[each.stack]) if same and all(same) else ""
-                wanted[each.stack] = Wanted(want.version, want.objects, hand)
-        shared = shared_stack(self._cluster)
-        common = wanted_of(objects[shared]) if shared in objects else None
-        return (
-            *decide(workloads, found, wanted, fresh=fresh),
-            *decide_shared(shared, found, common),
-        )
+        return planned(self._kubectl, self._cluster, workloads, objects, fresh=fresh)
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say, agree: Agree) -> None:
         """Execute the steps, and return when the pods run; see `Target.deploy`."""
@@ -116,10 +101,11 @@ class KubernetesTarget:
         objects = rendered_objects(self._kubectl, self._tree)
         executor = self._executor(objects, secrets)
         with self._registers.locked():
-            steps = self._steps(workloads, objects, fresh=fresh)
+            steps = self._planned(workloads, objects, fresh=fresh)
             agree(self.history())
             began, source = time.time(), current_source(self._tree)
-            for _ in execute_steps(steps, executor.execute, say):
+            first = [step for step in steps if not (isinstance(step, Prune) and step.late)]
+            for _ in execute_steps(first, executor.execute, say):
                 pass
             applied = {step.stack for step in steps if isinstance(step, Apply)}
             for each in workloads:
@@ -138,6 +124,21 @@ class KubernetesTarget:
             raise
         for each in starting:
             say(started_message(each))
+        if len(first) < len(steps):
+            self._tidy(starting, objects, executor, say)
+
+    def _tidy(
+        self, work: Sequence[Workload], objects: Objects, executor: Executor, say: Say
+    ) -> None:
+        """Delete what only former pods needed, unless another deploy has changed things since."""
+        try:
+            with self._registers.locked():
+                steps = self._planned(work, objects, fresh=False)
+                if all(isinstance(step, Prune) for step in steps):
+                    for _ in execute_steps(steps, executor.execute, say):
+                        pass
+        except KitError as error:
+            say(f"the next `kit deploy` deletes the objects of the former files: {error.message}")
 
     def _look(self, work: Workload) -> Seen:
         found = self._see()

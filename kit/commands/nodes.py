@@ -33,5 +33,6 @@ def show_nodes(inventory: Inventory, settings: Kubernetes, *, as_json: bool) -> 
         memory = show_size(node.memory) if node.memory else "-"
         rows.add_row(node.name, node.address, str(node.gpus), node.product or "-", memory, node.why)
     console().print(rows)
-    for note in compare(nodes, inventory.hosts, pool=settings.pool):
+    pool, product = settings.pool, settings.product
+    for note in compare(nodes, inventory.hosts, pool=pool, product=product):
         click.echo(f"note: {note}")

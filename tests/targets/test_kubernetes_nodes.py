@@ -86,4 +86,24 @@ def test_the_proposed_line_is_valid(project: Project) -> None:
 
 def test_a_cluster_without_gpus_is_told() -> None:
     assert "no node offers nvidia.com/gpu" in next(compare([read_node(NODES[2])], (), pool=False))
-    assert list(compare([read_node(NODES[0])], (), pool=True)) == []
+
+
+A_POOL = """\
+cluster: lab
+engine: kubernetes
+kubernetes: {namespace: training}
+nodes: {count: 2, gpus: GPUS}
+"""
+POOLS = {
+    "1": "the pool has 2 nodes, and 1 with 1 GPU take pods (n2 is cordoned)",
+    "4, product: H100": (
+        "the pool has 2 nodes, and 0 with 4 GPUs of H100 take pods (n2 is cordoned)"
+    ),
+    "2, product: A100": "no node has GPUs of the product A100: nodes have H100",
+}
+
+
+@pytest.mark.parametrize("gpus", POOLS)
+def test_the_nodes_of_a_pool_are_counted(project: Project, gpus: str) -> None:
+    project.write(A_POOL.replace("GPUS", gpus))
+    assert project.kit("discover").out.endswith(f"note: {POOLS[gpus]}\n")

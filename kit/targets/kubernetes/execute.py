@@ -25,8 +25,9 @@ DELETED = (
 )
 """The kinds that a stop removes by label, besides the Secret; the volume claim stays."""
 APPLY = ("apply", "--server-side", f"--field-manager={MANAGER}")
-WEBHOOKS = 30.0
-"""Seconds for a controller to see a TrainingRuntime, and for its webhook to serve at all."""
+WEBHOOKS = 120.0
+"""Seconds for a controller to see a TrainingRuntime, and for its webhook to serve at all: right
+after its installation, Kueue's took up to 100 s on a real cluster."""
 APPLIED = 60.0
 """Seconds for the apply of a workload's objects, which webhooks of the cluster may check."""
 

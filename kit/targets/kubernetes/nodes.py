@@ -63,16 +63,17 @@ def _why(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     return "cordoned" if spec.get("unschedulable") else ""
 
 
-def compare(nodes: Sequence[Node], hosts: Sequence[Host], *, pool: bool) -> Iterator[str]:
-    """Yield the lines that would make the inventory fit the nodes."""
+def compare(
+    nodes: Sequence[Node], hosts: Sequence[Host], *, pool: bool, product: str | None = None
+) -> Iterator[str]:
+    """Yield the lines that would make the inventory fit the nodes; `product` is the pool's."""
     able = [node for node in nodes if node.gpus]
     if not able:
         yield f"no node offers {GPUS}: install NVIDIA's device plugin or the GPU operator"
-    kinds = {(node.gpus, node.product) for node in able}
     if pool:
-        if len(able) < len(hosts):
-            yield f"{count(len(able), 'node')} of {len(hosts)} of the pool have GPUs"
+        yield from _lacking(able, hosts, product)
         return
+    kinds = {(node.gpus, node.product) for node in able}
     known = {host.name: host for host in hosts}
     for name in sorted(known.keys() - {node.name for node in nodes}):
         yield f"{name} is no node: remove it, or correct its name"
@@ -87,3 +88,22 @@ def compare(nodes: Sequence[Node], hosts: Sequence[Host], *, pool: bool) -> Iter
         named = f", product: {product}" if product else ""
         pool_of = f"nodes: {{count: {len(able)}, gpus: {gpus}{named}}}"
         yield f"all are alike: `{pool_of}` is a pool of them"
+
+
+def _lacking(able: Sequence[Node], hosts: Sequence[Host], product: str | None) -> Iterator[str]:
+    """Yield why the nodes with GPUs are too few for a pool."""
+    models = sorted({node.product for node in able if node.product})
+    if product and models and product not in models:
+        yield f"no node has GPUs of the product {product}: nodes have {', '.join(models)}"
+        return
+    gpus = len(hosts[0].gpus)
+    fit = [
+        node
+        for node in able
+        if node.gpus >= gpus and not node.why and product in {None, node.product}
+    ]
+    if len(fit) < len(hosts):
+        wanted = count(gpus, "GPU") + (f" of {product}" if product else "")
+        others = "; ".join(f"{node.name} is {node.why}" for node in able if node.why)
+        why = f" ({others})" if others else ""
+        yield f"the pool has {len(hosts)} nodes, and {len(fit)} with {wanted} take pods{why}"

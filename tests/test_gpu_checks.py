@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,11 @@ from tests.warm import warm_python
 NEEDS_MORE = {
     "a served resnet50",
     "decoding",
+    "metrics of gpus",
     "out of memory",
     "parsers of nvidia smi",
     "pictures",
+    "probes of this host",
     "resnet50",
 }
 """Checks that need torchvision or a GPU."""
@@ -44,6 +47,21 @@ def test_all_checks_pass_and_are_written_down(tmp_path: Path) -> None:
     assert found["machine"]["torch"]
     rows = (tmp_path / "gpu.md").read_text()
     assert all(f"| {each['name']} | {each['verdict']} |" in rows for each in found["checks"])
+
+
+def test_the_output_of_nvidia_smi_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lab's stand-in, which has the fields and forms of the driver's."""
+    (tmp_path / "table").write_text("0 GPU-a1 24576 7.5 TITAN RTX\n1 GPU-b2 32768 7.0 GV100\n")
+    program, text = tmp_path / "nvidia-smi", (ROOT / "tests/lab/node/nvidia-smi").read_text()
+    text = text.replace("/dev/nvidia-table", str(tmp_path / "table"))
+    program.write_text(text.replace("[ -c /dev/nvidiactl ]", "true"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    code, said = run(tmp_path / "out", "machine")
+    assert code == 0, said
+    found = json.loads((tmp_path / "out" / "gpu.json").read_text())
+    assert {each["verdict"] for each in found["checks"]} == {"ok"}, said
+    assert len(found["checks"]) == 3
 
 
 def test_a_check_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
@@ -98,7 +116,10 @@ def test_without_numpy_the_checks_that_need_it_say_so() -> None:
     argv = [sys.executable, "-c", script]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
-    assert ast.literal_eval(said.stdout) == {"parsers of nvidia smi", "attention", "ceilings"}
+    assert ast.literal_eval(said.stdout) == {
+        *("parsers of nvidia smi", "probes of this host", "metrics of gpus"),
+        *("attention", "ceilings"),
+    }
 
 
 def test_a_cpu_does_not_measure_what_a_gpu_without_room_does(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.gpu.check import Figure, Figures, LackingError, Place, check
 
@@ -32,7 +33,8 @@ def facts() -> dict[str, str]:
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     found |= json.loads(said.stdout)
-    return found | {"driver": smi("--query-gpu=driver_version", "--format=csv,noheader").strip()}
+    drivers = smi("--query-gpu=driver_version", "--format=csv,noheader").split()
+    return found | {"driver": drivers[0] if drivers else ""}
 
 
 def smi(*words: str) -> str:
@@ -42,7 +44,10 @@ def smi(*words: str) -> str:
     return subprocess.run(["nvidia-smi", *words], capture_output=True, check=False).stdout.decode()
 
 
-@check("machine", needs=("click", "pydantic", "jinja2", "python_on_whales", "yaml"))
+KIT = ("click", "pydantic", "jinja2", "python_on_whales", "yaml")
+
+
+@check("machine", needs=KIT)
 def parsers_of_nvidia_smi(_: Place) -> Figures:
     """kit's own queries, by its own parsers."""
     from kit.hosts.gpus import listed_gpus
@@ -58,3 +63,48 @@ def parsers_of_nvidia_smi(_: Place) -> Figures:
     unknown = [name for name in ("used", "memory", "power") if getattr(gpu, name) is None]
     assert not unknown, line
     return {"GPUs": Figure(len(uuids)), "model": Figure(gpu.model)}
+
+
+@check("machine", needs=KIT)
+def probes_of_this_host(_: Place) -> Figures:
+    """What kit discover and kit doctor read of a host, by their own scripts and parsers."""
+    from kit.discover.ask import extended
+    from kit.discover.parse import read_facts
+    from kit.doctor.parse import read_vitals
+    from kit.doctor.probe import VITALS
+    from kit.hosts.gpus import listed_gpus
+
+    if not (listed := smi("-L")):
+        raise LackingError("no nvidia-smi")
+    script = extended(VITALS.read_text(encoding="utf-8"))
+    printed = subprocess.run(
+        ["sh"], input=script, capture_output=True, text=True, check=False, timeout=60
+    ).stdout
+    facts, vitals = read_facts(printed), read_vitals(printed)
+    uuids = set(listed_gpus(listed))
+    assert {gpu.card or gpu.uuid for gpu in facts.gpus} == uuids, (facts, listed)
+    assert all(gpu.model and (gpu.memory or gpu.shared) for gpu in facts.gpus), facts.gpus
+    assert {each.uuid for each in vitals.health} == uuids, (vitals.health, printed)
+    fields = ("persistence", "power_limit", "ecc_errors", "throttled")
+    unknown = {name for each in vitals.health for name in fields if getattr(each, name) is None}
+    return {
+        "memory": Figure((facts.gpus[0].memory or 0) / 2**30, "GiB"),
+        "compute capability": Figure(facts.gpus[0].compute),
+        "processes": Figure(len(vitals.processes)),
+        "not reported": Figure(", ".join(sorted(unknown)) or "nothing"),
+    }
+
+
+@check("machine")
+def metrics_of_gpus(_: Place) -> Figures:
+    """The metrics of a training container for Prometheus, from the real nvidia-smi."""
+    from trainer.launcher.metrics import GPUS, Metrics
+
+    uuids = [line.strip() for line in smi("--query-gpu=uuid", "--format=csv,noheader").splitlines()]
+    if not uuids:
+        raise LackingError("no nvidia-smi")
+    text = Metrics(Path("/nonexistent"), {"KIT_GPUS": ",".join(uuids)}).text()
+    found = {family[0]: text.count(f"\n{family[0]}{{") for _, family in GPUS.values()}
+    assert found["kit_gpu_memory_used_bytes"] == len(uuids), text
+    absent = sorted(name for name, count in found.items() if not count)
+    return {"GPUs": Figure(len(uuids)), "not reported": Figure(", ".join(absent) or "nothing")}

@@ -659,8 +659,8 @@ enter_swarm() {
             active | inactive | locked) return ;;
             error)
                 [ $restarts -lt 3 ] || break
-                say note 'Docker failed to enter its Swarm: restart it again'
                 root systemctl restart docker >/dev/null 2>&1 </dev/null || true
+                say changed 'restarted Docker again: it had failed to enter its Swarm'
                 restarts=$((restarts + 1))
                 answers || break
                 ;;

@@ -211,7 +211,7 @@ def _read(path: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno == errno.ELOOP and path.is_symlink():
             return f"a link to {path.readlink()}\n"
         hint = _AWAY if error.errno in {errno.EISDIR, errno.EINVAL} else ""
         raise InputError(f"{path}: cannot be read: {error.strerror}", hint) from None

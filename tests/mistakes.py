@@ -29,6 +29,9 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         '7: hosts.pc1.lend.weekdays: \'19-8\' are not hours; write for example "19:00-08:00", in quotes, or all',
         '7: hosts.pc1.lend.weekends: 08:00-08:00 begins when it ends; write for example "19:00-08:00", in quotes, or all',
     ]),
+    ('lent by digits of another script', '    roles: [manager]', '    roles: [manager]\n    lend: {weekdays: "\u0661\u0669:00-08:00"}', [
+        '7: hosts.pc1.lend.weekdays: \'\u0661\u0669:00-08:00\' are not hours; write for example "19:00-08:00", in quotes, or all',
+    ]),
     ('heartbeat without a unit', 'cluster: lab', 'cluster: lab\nswarm: {heartbeat: 2}', [
         '2: swarm.heartbeat: 2 has no unit; use s, m or h, for example 2s',
     ]),

@@ -756,3 +756,15 @@ def test_where_the_metrics_of_an_overlay_are_is_noted(project: Project) -> None:
     )
     host = INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")
     assert not project.write(host, {"j": job}).lowered().notes
+
+
+def test_gpus_of_a_range_of_hosts(project: Project) -> None:
+    hosts = '  "x[1-3]": {address: "10.0.0.[1-3]", roles: [manager], gpus: 2}\n'
+    inventory = f"cluster: lab\nengine: local\nhosts:\n{hosts}"
+    job = 'hosts: {gpus: {"x[1-2]": [1], x1: [0]}}\n'
+    plan = project.write(inventory, {"j": JOB + job}).kit("plan", "--json")
+    assert plan.status == 0, plan.err
+    (found,) = json.loads(plan.out)["jobs"]
+    assert {each["host"]: each["devices"] for each in found["hosts"]} == {"x1": ["0"], "x2": ["1"]}
+    project.write(inventory, {"j": JOB + 'hosts: {gpus: {"x[1-2]": [7]}}\n'})
+    assert "hosts.gpus.x[1-2]" in project.kit("plan").err

@@ -247,6 +247,15 @@ def test_a_file_that_is_a_link_is_replaced_and_its_target_left_alone(project: Pr
     assert not (tree / "plan.json").is_symlink()
 
 
+def test_a_tree_that_is_a_link_to_itself_is_named(project: Project) -> None:
+    tree = project.write().rendered()
+    tree.rename(tree.with_name("before"))
+    tree.symlink_to(tree.name)
+    result = project.kit("render", "--check")
+    assert result.status == 2, result.err
+    assert "cannot be read: Too many levels of symbolic links" in result.err
+
+
 def test_a_manifest_cannot_name_files_outside(project: Project) -> None:
     tree = project.write().rendered()
     outside = project.folder / "outside"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,8 +14,8 @@ from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.config.kubernetes import KubernetesSection, to_kubernetes
 from kit.config.load import Project
-from kit.convert.edit import edited
-from kit.errors import INVENTORY, Fault, FaultsError, InputError, Problem
+from kit.convert.edit import changes_only, edited
+from kit.errors import INVENTORY, Fault, FaultsError, InputError, Loc, Problem, ProblemsError
 from kit.model import Kubernetes
 from kit.paths import Paths
 from kit.plan.work import Plan
@@ -28,6 +29,7 @@ from kit.targets.kubernetes.convert import (
     section_of,
 )
 from kit.values import count
+from kit.yamlfile import Document, parse
 
 Row = tuple[Problem, Verdict, str]
 
@@ -48,7 +50,7 @@ def command(
     Jobs and servers stay unchanged.
     """
     project = load_project(paths)
-    if project.inventory.kubernetes is not None:
+    if project.inventory.engine == to:
         raise InputError(f"{paths.inventory} is for {to} already", "see it with `kit plan`")
     plan = lowered_of(project, project.inventory).plan
     settings = _settings(namespace, context)
@@ -56,13 +58,30 @@ def command(
     _show(rows)
     before = files.read_plain(paths.inventory).decode("utf-8")
     document = project.sources.documents[INVENTORY]
-    after = edited(before, document, to, section_of(settings), numbered(plan))
+    by_index = numbered(plan)
+    after = edited(before, document, to, section_of(settings), by_index)
+    _verify(paths.inventory, after, document, to, by_index)
     click.echo(tree.unified_diff(paths.inventory.as_posix().lstrip("/"), before, after), nl=False)
     if dry_run:
         return 0
     files.replace_unchanged(paths.inventory, before, _confirmed(after, yes=yes))
     click.echo(f"{paths.inventory}: written; now: {_next(rows, paths.inventory)}")
     return 0
+
+
+def _verify(file: Path, text: str, before: Document, to: str, by_index: Sequence[Loc]) -> None:
+    """Check that the edited text changes exactly what a conversion changes."""
+    try:
+        if changes_only(before.value, parse(text, str(file)).value, to, by_index):
+            return
+        reason = "other values would change, too"
+    except ProblemsError as error:
+        reason = f"the result would be invalid:\n{error}"
+    raise InputError(
+        f"{file}: the conversion cannot be written into this text: {reason}",
+        f"nothing was written; begin the file with `engine: {to}` and a `kubernetes:` section "
+        "yourself, or write the inventory more plainly: a key on each line, without anchors",
+    )
 
 
 def _settings(namespace: str, context: str | None) -> Kubernetes:

@@ -17,6 +17,7 @@ from kit.values import WrongValueError, dns_label
 from trainer.contract.words import shown
 
 DAY_AND_NIGHT = "all"
+HOURS = r"(\d{2}:\d{2})\s*-\s*(\d{2}:\d{2})"
 
 
 def _zone(value: object) -> str:
@@ -36,7 +37,7 @@ def _hours(value: object) -> str:
     fix = f'write for example "19:00-08:00", in quotes, or {DAY_AND_NIGHT}'
     if value == DAY_AND_NIGHT:
         return DAY_AND_NIGHT
-    match = isinstance(value, str) and re.fullmatch(r"(\d{2}:\d{2})\s*-\s*(\d{2}:\d{2})", value)
+    match = isinstance(value, str) and re.fullmatch(HOURS, value, re.ASCII)
     if not match:
         raise WrongValueError(f"{value!r} are not hours", fix)
     begin, end = match[1], match[2]

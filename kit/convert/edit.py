@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 import yaml
 
@@ -41,3 +42,20 @@ def _number_gpus(editor: Editor, loc: Loc) -> None:
         for index, gpu in enumerate(node.value):
             if pair := editor.pair(gpu, "uuid"):
                 editor.replace(start_of(pair[0]), end_of(pair[1]), f"index: {index}")
+
+
+def changes_only(before: Any, after: Any, engine: str, numbered: Collection[Loc]) -> bool:
+    """Whether two values of the inventory's file differ by the conversion and by nothing else."""
+    try:
+        return after["engine"] == engine and _rest(before, numbered) == _rest(after, numbered)
+    except (AttributeError, LookupError, TypeError):  # It has another structure.
+        return False
+
+
+def _rest(value: Any, numbered: Collection[Loc]) -> dict[str, Any]:
+    """Return the inventory without what a conversion changes."""
+    hosts = {
+        name: {**host, "gpus": None} if ("hosts", name) in numbered else host
+        for name, host in value.get("hosts", {}).items()
+    }
+    return {**value, "engine": None, "kubernetes": None, "hosts": hosts}

@@ -244,8 +244,10 @@ def _gpus(host: Host, use: Use) -> list[Gpu]:
 
 def _named_by(request: _Request, host: str) -> int:
     """Return the index of the name or range in the file that includes a host."""
+    if host in request.hosts.names:
+        return request.hosts.names.index(host)
     for index, pattern in enumerate(request.hosts.names):
-        if host == pattern or (ranges.is_range(pattern) and host in ranges.expand(pattern)):
+        if ranges.is_range(pattern) and host in ranges.expand(pattern):
             return index
     raise AssertionError(host)
 
@@ -302,8 +304,9 @@ def _named_gpus(request: _Request, host: Host, ledger: _Ledger) -> tuple[Gpu, ..
     free = [gpu.id for gpu in _gpus(host, request.use) if (host.name, gpu.id) not in ledger.owner]
     instead = f"write some of {', '.join(free)}" if free else f"leave {host.name} out: none is free"
     chosen = []
-    for index, wanted in enumerate(dict(request.hosts.gpus)[host.name]):
-        place, gpu = ("hosts", "gpus", host.name, index), known.get(wanted)
+    section = request.hosts.names[_named_by(request, host.name)]
+    for index, wanted in enumerate(dict(request.hosts.gpus)[section]):
+        place, gpu = ("hosts", "gpus", section, index), known.get(wanted)
         owner = ledger.owner.get((host.name, wanted))
         if gpu is None:
             ledger.refuse(request, place, f"{host.name} has no GPU {wanted}", instead)

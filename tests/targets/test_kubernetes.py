@@ -24,8 +24,8 @@ from kubeflow_trainer_api.models import (
     TrainerV1alpha1TrainJob,
 )
 
+from kit.targets.kubernetes.objects import literal
 from kit.targets.kubernetes.observe import KINDS
-from kit.targets.kubernetes.pods import literal
 from tests.sandbox import COMMAND, JOB, ROOT, SERVER, Project
 
 with warnings.catch_warnings():  # Its own use of importlib.resources.
@@ -272,6 +272,29 @@ def clusters(draw: st.DrawFn) -> tuple[str, str, str]:
     return "\n".join(lines), kind + yaml.safe_dump(job), draw(st.sampled_from(["", SERVER]))
 
 
+def expanded(text: str) -> str:
+    """Return what a container gets (kubernetes, third_party/forked/golang/expansion)."""
+    found = re.compile(r"\$(\$|\([^)]*\))?")
+    return found.sub(lambda match: {None: "$", "$": "$"}.get(match[1], "a variable"), text)
+
+
+@pytest.mark.parametrize("text", ["p$$w", "$$(HOME)", "$HOME", "$$$", "a$", "$(A)$$(B)", "$("])
+def test_values_of_variables_reach_the_container(text: str) -> None:
+    assert expanded(literal(text)) == text
+
+
+def test_words_of_a_command_reach_the_container(project: Project) -> None:
+    server = "image: web:1\ncommand: [serve, '$(HOME)', a$$b]\nport: 8080\nuser: '9:9'\n"
+    project.write(ONE.replace("gpus: 1", "gpus: [{index: 0, use: inference}]"), {}, {"web": server})
+    result = project.kit("render")
+    assert result.status == 0, result.err
+    objects = manifests(project.folder / "compose" / "lab")
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    words = [*container.get("command", ()), *container.get("args", ())]
+    assert [expanded(word) for word in words] == ["serve", "$(HOME)", "a$$b"]
+
+
 @settings(
     max_examples=200,
     deadline=None,
@@ -290,8 +313,8 @@ def test_random_clusters_are_valid(project: Project, files: tuple[str, str, str]
     hold_to_the_api(objects)
     own = yaml.safe_load(job)["environment"]
     found = environment(next(filter(trains, with_their_jobs(objects)))["spec"]["template"])
-    assert found["GREETING"] == literal(own["GREETING"])
-    assert found["on"] == "$$(HOME) $HOME"
+    assert expanded(found["GREETING"]) == own["GREETING"]
+    assert expanded(found["on"]) == "$(HOME) $HOME"
     hold_to_pod_security(objects)
     hold_to_their_selectors(objects)
 

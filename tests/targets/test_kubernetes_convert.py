@@ -75,6 +75,30 @@ def test_what_cannot_come_along_has_its_line_and_stays(project: Project) -> None
     assert "monitoring: {retention: 30d}" in (project.folder / "inventory.yaml").read_text()
 
 
+FLOW = "{cluster: pool, engine: swarm, hosts: {pc1: {address: 10.0.0.1, gpus: 1}}}\n"
+BLOCK = "hosts:\n  pc1: {address: 10.0.0.1, gpus: 1}\n"
+UNUSUAL = {
+    "a mapping in braces": FLOW,
+    "braces without an engine": FLOW.replace("engine: swarm, ", "").replace("gpus: 1", "gpus: 1"),
+    "a folded text": f"cluster: pool\nengine: >-\n  swarm\n{BLOCK}",
+    "an alias": f"cluster: &c swarm\nengine: *c\n{BLOCK}",
+    "a section without an engine": f"cluster: pool\nengine: swarm\nkubernetes:\n{BLOCK}",
+    "a section beside another engine": (
+        f"cluster: pool\nengine: swarm\nkubernetes: {{namespace: x}}\n{BLOCK}"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", UNUSUAL)
+def test_a_text_that_cannot_be_edited_stays(project: Project, form: str) -> None:
+    text = UNUSUAL[form]
+    project.write(text)
+    result = project.kit(*TO, "--yes")
+    assert (result.status, (project.folder / "inventory.yaml").read_text()) == (2, text)
+    assert "the conversion cannot be written into this text" in result.err
+    assert "nothing was written; begin the file with `engine: kubernetes`" in result.err
+
+
 def test_a_dry_run_writes_nothing(project: Project) -> None:
     project.write(SWARM)
     result = project.kit(*TO, "--context", "on", "--dry-run")

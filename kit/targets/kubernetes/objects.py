@@ -81,6 +81,11 @@ class DeviceClaim:
     uuids: tuple[str, ...]
 
 
+def literal(text: str) -> str:
+    """Escape what Kubernetes would change: `$(NAME)` is a variable, and `$$` is `$`."""
+    return text.replace("$", "$$") if "$$" in text or "$(" in text else text
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """The template of a pod with one container, whose name is `container`.
@@ -115,6 +120,16 @@ class Pod:
     devices: DeviceClaim | None = None
     near: str = ""
     annotations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The program that its container runs."""
+        return tuple(map(literal, self.part.launch))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of the program, or of the image's own."""
+        return tuple(map(literal, self.part.arguments))
 
     @property
     def configs(self) -> tuple[Config, ...]:

@@ -17,6 +17,7 @@ from kit.targets.kubernetes.objects import (
     Pod,
     PodVolume,
     Probe,
+    literal,
 )
 from kit.targets.lowered import digest
 from kit.values import show_size
@@ -117,11 +118,6 @@ def quantity(size: int) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:.3f}".rstrip("0").rstrip(".")
-
-
-def literal(text: str) -> str:
-    """Escape what Kubernetes would take for a reference to a variable."""
-    return text.replace("$(", "$$(")
 
 
 def _environment(workload: Workload, part: Part) -> Iterator[EnvVariable]:

@@ -42,8 +42,7 @@ def test_all_checks_pass_and_are_written_down(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "gpu.json").read_text())
     done = [each for each in found["checks"] if each["verdict"] != "not measured"]
     assert {each["name"] for each in done} >= {*CHECKS} - NEEDS_MORE, said
-    # A figure may miss its aim: a training that is stopped early has learned less on a slow CPU.
-    assert {each["verdict"] for each in done} <= {"ok", "missed"}, said
+    assert {each["verdict"] for each in done} == {"ok"}, said
     assert all(each["figures"] for each in done)
     assert found["machine"]["torch"]
     rows = (tmp_path / "gpu.md").read_text()

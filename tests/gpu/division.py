@@ -57,10 +57,10 @@ def a_lost_shard(place: Place) -> Figures:
             lambda: max(len(task.of(events.Saved)) for task in tasks) > 1, "two checkpoints", 60
         )
         kill(tasks[1].workers()[0])
-        again = "resumes at step"
-        wait_until(lambda: any(again in task.text for task in tasks), "a new group", 100)
+        wait_until(lambda: any(task.of(events.Resumed) for task in tasks), "a new group", 100)
         ended(*tasks)
-    return {"resumed": Figure("yes")}
+    resumed = [each.step for task in tasks for each in task.of(events.Resumed)]
+    return {"resumed at step": Figure(resumed[0])}
 
 
 @check("division")

@@ -24,6 +24,7 @@ Address = tuple[str, int]
 ALERTS = ("error", "status", "storage", "peer", "file_progress")
 FIRST, LATER = 7, 1  # Priorities of pieces.
 QUEUE = 128  # Pending requests of 16 KiB of one host at another.
+FINISHED = 3  # libtorrent's block_info::finished.
 PLAIN = 2  # libtorrent's pe_disabled: connections are not obfuscated.
 SETTINGS: dict[str, Any] = {
     "user_agent": "kit",
@@ -108,6 +109,15 @@ class Torrent:
         busy = libtorrent.peer_info.connecting | libtorrent.peer_info.handshake
         peers = self.handle.get_peer_info()
         return [each for each in peers if each.connection_type == kind and not each.flags & busy]
+
+    def has_forgotten(self) -> bool:
+        """Whether a piece has all of its blocks, and is neither accepted nor requested again.
+
+        libtorrent sometimes leaves a damaged piece so until its torrent is added again
+        (arvidn/libtorrent #3843; seen with 2.1.1).
+        """
+        queue = self.handle.get_download_queue()
+        return any(all(each["state"] == FINISHED for each in piece["blocks"]) for piece in queue)
 
     def take_share(self) -> None:
         """First request pieces that no other host requests first.

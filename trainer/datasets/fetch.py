@@ -27,6 +27,7 @@ CHECKING = (STATES.checking_files, STATES.checking_resume_data, STATES.queued_fo
 ALONE = 1.0  # Seconds after which a host fetches the files in order, if no other host fetches.
 EARLY = 0.5  # Seconds between two checks for complete files.
 ATTEMPTS = 3  # Times that a version may fail its verification.
+STUCK = 15.0  # Seconds without a byte after a damaged piece, until the torrent is added again.
 
 
 class Fetch:
@@ -76,19 +77,19 @@ class Fetch:
             torrent = self._start(manifest, await self._others.addresses())
             early = asyncio.create_task(self._verify_early(torrent, manifest))
             try:
-                await self._download(torrent)
+                stuck = await self._download(torrent)
             finally:
                 early.cancel()
-            damage = await self._verify(torrent, manifest)
+            damage = [stuck] if stuck else await self._verify(torrent, manifest)
             if not damage:
                 await asyncio.to_thread(complete, self.place, manifest.bytes)
                 (self.place.folder / "resume").unlink(missing_ok=True)
                 self._finish(manifest)
                 return
-            # The disk has changed received data: hash all pieces again.
             self.note = f"{damage[0]}: fetches that part again"
             self._engine.stop(self.place.key)
-            (self.place.folder / "resume").unlink(missing_ok=True)
+            if not stuck:  # The disk has changed received data: hash all pieces again.
+                (self.place.folder / "resume").unlink(missing_ok=True)
         what = f"{self._name} has failed its verification {ATTEMPTS} times ({damage[0]})"
         raise DataSetError(what, "check this host's disk and memory, and the copy in the store")
 
@@ -129,8 +130,8 @@ class Fetch:
         self._last = time.monotonic()
         return self._engine.fetch(self.place, manifest, peers)
 
-    async def _download(self, torrent: Torrent) -> None:
-        """Wait until all pieces have arrived; raises DataSetError."""
+    async def _download(self, torrent: Torrent) -> str:
+        """Wait until all pieces have arrived, or return what is stuck; raises DataSetError."""
         self.state = "fetching"
         began = connected = saved = checked = time.monotonic()
         await asyncio.sleep(TICK)
@@ -154,9 +155,12 @@ class Fetch:
             if torrent.error:
                 what = f"{self._name} cannot be written: {torrent.error}"
                 raise DataSetError(what, "check the disk of the cache, and start again")
+            if torrent.failed_pieces and now - self._last > STUCK and torrent.has_forgotten():
+                return f"{torrent.failed_pieces} pieces arrived damaged"
             self._require_patience(self._missing(torrent))
             await asyncio.sleep(TICK)
         self.done, self.note = self.total, ""
+        return ""
 
     def _look(self, torrent: Torrent, status: libtorrent.torrent_status) -> None:
         checks = status.state in CHECKING

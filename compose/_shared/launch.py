@@ -2227,10 +2227,11 @@ class Server:
         self._stood = float("-inf")  # The last time at which this process was found suspended.
         self._came = False  # Whether any host has connected.
 
-    async def serve(self, listener: socket.socket) -> int:
+    async def serve(self, listener: socket.socket, begun: Callable[[], object]) -> int:
         """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
 
-        After a signal, continue to serve hosts that were asked to end: they need it to save.
+        `begun` is called when hosts are served and signals are handled. After a signal, continue to
+        serve hosts that were asked to end: they need it to save.
         """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -2242,6 +2243,7 @@ class Server:
             asyncio.get_running_loop().add_signal_handler(number, stop, number)
         server = await asyncio.start_server(self._host, sock=listener, limit=LONGEST)
         watch = asyncio.create_task(self._watch(stop))
+        begun()
         try:
             received = await stopped
             if received:
@@ -5617,20 +5619,22 @@ def serve(decisions: Decisions, final: Callable[[], bool]) -> int:
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
     address = os.environ.get("KIT_ADDRESS") or own_address([host])
     listener = listen(address, port)
-    say(f"serves the coordinator on {endpoint_text((address, port))}")
-    received = asyncio.run(serve_and_notify(decisions, listener))
+    begun = partial(say, f"serves the coordinator on {endpoint_text((address, port))}")
+    received = asyncio.run(serve_and_notify(decisions, listener, begun))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the coordinator on {reason}")
     return 0 if final() else NOT_OVER
 
 
-async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:
+async def serve_and_notify(
+    decisions: Decisions, listener: socket.socket, begun: Callable[[], object]
+) -> int:
     """Serve, and send notifications meanwhile; return the signal that ends it, or 0."""
     courier = Courier(os.environ, decisions.notices)
     courier.start()
     received = 0
     try:
-        received = await Server(decisions, courier.busy).serve(listener)
+        received = await Server(decisions, courier.busy).serve(listener, begun)
     finally:
         await courier.end(LAST_TRIES if received else 0.0)
     return received

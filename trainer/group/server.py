@@ -47,10 +47,11 @@ class Server:
         self._stood = float("-inf")  # The last time at which this process was found suspended.
         self._came = False  # Whether any host has connected.
 
-    async def serve(self, listener: socket.socket) -> int:
+    async def serve(self, listener: socket.socket, begun: Callable[[], object]) -> int:
         """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
 
-        After a signal, continue to serve hosts that were asked to end: they need it to save.
+        `begun` is called when hosts are served and signals are handled. After a signal, continue to
+        serve hosts that were asked to end: they need it to save.
         """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -62,6 +63,7 @@ class Server:
             asyncio.get_running_loop().add_signal_handler(number, stop, number)
         server = await asyncio.start_server(self._host, sock=listener, limit=LONGEST)
         watch = asyncio.create_task(self._watch(stop))
+        begun()
         try:
             received = await stopped
             if received:

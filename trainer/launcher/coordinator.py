@@ -57,20 +57,22 @@ def serve(decisions: Decisions, final: Callable[[], bool]) -> int:
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
     address = os.environ.get("KIT_ADDRESS") or own_address([host])
     listener = listen(address, port)
-    say(f"serves the coordinator on {endpoint_text((address, port))}")
-    received = asyncio.run(serve_and_notify(decisions, listener))
+    begun = partial(say, f"serves the coordinator on {endpoint_text((address, port))}")
+    received = asyncio.run(serve_and_notify(decisions, listener, begun))
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the coordinator on {reason}")
     return 0 if final() else NOT_OVER
 
 
-async def serve_and_notify(decisions: Decisions, listener: socket.socket) -> int:
+async def serve_and_notify(
+    decisions: Decisions, listener: socket.socket, begun: Callable[[], object]
+) -> int:
     """Serve, and send notifications meanwhile; return the signal that ends it, or 0."""
     courier = Courier(os.environ, decisions.notices)
     courier.start()
     received = 0
     try:
-        received = await Server(decisions, courier.busy).serve(listener)
+        received = await Server(decisions, courier.busy).serve(listener, begun)
     finally:
         await courier.end(LAST_TRIES if received else 0.0)
     return received

@@ -9,10 +9,11 @@
 
 usage() {
     cat <<END
-usage: sh hosts/$host/prepare.sh [--check] [--restart | --no-restart] [--toolkit FOLDER|URL] [--install-docker]
+usage: sh hosts/$host/prepare.sh [--check] [--restart | --restart-anyway | --no-restart] [--toolkit FOLDER|URL] [--install-docker]
 
   --check           change nothing; say what would be changed
   --restart         restart Docker if necessary, even if containers run: they stop
+  --restart-anyway  restart Docker even if nothing has changed
   --no-restart      leave a necessary restart for later
                     (by default it is left for later only if containers run, or the host is in a Swarm)
   --toolkit SOURCE  NVIDIA's container toolkit from a folder of packages on this host, or from a mirror of
@@ -26,11 +27,12 @@ exit status: 0  done, or nothing to change
 END
 }
 
-check=no restart=auto toolkit='' install_docker=no
+check=no restart=auto anyway=no toolkit='' install_docker=no
 while [ $# -gt 0 ]; do
     case $1 in
         --check) check=yes ;;
         --restart) restart=yes ;;
+        --restart-anyway) restart=yes anyway=yes ;;
         --no-restart) restart=no ;;
         --toolkit) toolkit=${2:?--toolkit needs a folder or an address}; shift ;;
         --install-docker) install_docker=yes ;;
@@ -623,7 +625,7 @@ open_nftables() {
 # ---- The restart: the engine reads some settings only when it starts
 
 restart_docker() {
-    if [ "$restart_needed" = no ] && ! root test "$note_file" -nt /var/run/docker.pid; then
+    if [ "$restart_needed$anyway" = nono ] && ! root test "$note_file" -nt /var/run/docker.pid; then
         if [ "$engine" = swarm ] && [ "$(offered_gpus | wc -l)" -gt "$(engine_gpus | wc -l)" ]; then
             restart_needed=yes
         else

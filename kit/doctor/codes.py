@@ -9,7 +9,8 @@ MEMBER = Code(
     "KIT-SWARM-001",
     "hosts are ready nodes of one Swarm",
     "The host is in no Swarm, in another one, down, drained or locked.",
-    "`kit swarm up`; for a drained node `docker node update --availability active NODE`.",
+    "`kit swarm up`; for a drained node `docker node update --availability active NODE`. Restart "
+    "the Docker of a node that is down with sound links: the managers have missed its return.",
 )
 LABELS = Code(
     "KIT-SWARM-002",

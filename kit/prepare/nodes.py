@@ -20,6 +20,11 @@ RETURN = 120.0
 """The most seconds until a node is ready after its engine was restarted."""
 LOST = 10.0
 """As above, if its engine failed to start: the old configuration may have brought it back."""
+NOTICED = 3.0
+"""Seconds in which a manager calls a node ready that has registered."""
+MISSED = """\
+look there: journalctl -u docker
+if Docker runs there, the manager has missed its return: systemctl restart docker"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def wait_until_ready(manager: Docker, nodes: Mapping[str, str], seconds: float) 
     except TimeoutError:
         names = ", ".join(lost.values())
         what = f"{names}: not back in the Swarm within {seconds:.0f} s: {_state(manager, lost)}"
-        raise KitError(what, "look there: journalctl -u docker") from None
+        raise KitError(what, MISSED) from None
 
 
 def _state(manager: Docker, lost: Mapping[str, str]) -> str:
@@ -97,6 +102,27 @@ def _state(manager: Docker, lost: Mapping[str, str]) -> str:
     found = (nodes.get(node, {"State": "removed"}) for node in lost)
     states = (f"{each['State']}, {each.get('Message', '')}".rstrip(", ") for each in found)
     return f"{manager.name} reports {'; '.join(states)}"
+
+
+def is_missed(manager: Docker, node: Node) -> bool:
+    """Whether a manager calls a node down whose engine is in the Swarm.
+
+    It stays so until the engine restarts: the node has registered while its last session expired,
+    three heartbeats after the engine's end (swarmkit, manager/dispatcher, register; seen with
+    Docker 26.1).
+    """
+
+    def found() -> bool:
+        try:
+            return bool(manager.get(f"/nodes/{node.id}")["Status"]["State"] != "down")
+        except KitError:
+            return True  # It was the manager's own engine.
+
+    try:
+        _wait(found, NOTICED)
+    except TimeoutError:
+        return True
+    return False
 
 
 def set_availability(manager: Docker, node: Node, availability: str) -> None:

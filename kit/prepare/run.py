@@ -98,6 +98,9 @@ class Preparation:
             failure, patience = None, nodes.RETURN
             try:
                 self._restart_engine(host)
+                if nodes.is_missed(manager, node):
+                    self.say(f"{host.name}: the manager has missed its return: restart it again")
+                    self._restart_engine(host, "--restart-anyway")
             except KitError as error:
                 # Its old configuration may have brought it back.
                 failure, patience = error, nodes.LOST
@@ -116,8 +119,8 @@ class Preparation:
         finally:
             manager.close()
 
-    def _restart_engine(self, host: Host) -> None:
-        report = self._script(host, ["--restart"])
+    def _restart_engine(self, host: Host, option: str = "--restart") -> None:
+        report = self._script(host, [option])
         if report.status != Status.DONE:
             reason = "; ".join(report.problems) or f"prepare.sh ended with {report.status}"
             raise KitError(f"{host.name}: {reason}", f"look there: {ssh_words(host.ssh)}")

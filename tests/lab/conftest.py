@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests import times
 from tests.lab import settings
-from tests.lab.host import require
+from tests.lab.host import ANSWER, require
 from tests.lab.settings import LabError, Settings
 from tests.sandbox import ROOT
 
@@ -78,13 +78,15 @@ class Lab:
         assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def ssh(self, node: str, command: str) -> subprocess.CompletedProcess[str]:
+    def ssh(
+        self, node: str, command: str, seconds: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command over SSH, with the lab's configuration."""
         return subprocess.run(
             ["ssh", "-F", str(self.settings.ssh_config), "-o", "BatchMode=yes", node, command],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=seconds,
             check=False,
         )
 
@@ -98,6 +100,17 @@ class Lab:
         self.ssh(node, "docker swarm leave --force")
         if self.ssh(node, GOSSIP_IS_FREE).returncode != 0:
             self.do("restart", node)
+
+    def told(self) -> str:
+        """What the engines say of nodes, services and containers, for the report of a failure."""
+        hosts = ((node, CONTAINERS_NOW) for node in NODES)
+        return "".join(self._answer(*each) for each in (("n1", SWARM_NOW), *hosts))
+
+    def _answer(self, node: str, script: str) -> str:
+        try:
+            return self.ssh(node, script, ANSWER).stdout
+        except subprocess.TimeoutExpired:  # A test has paused it.
+            return f"{node} has not answered for {ANSWER} s\n"
 
     def environment(self, node: str) -> dict[str, str]:
         """Variables with which programs find the node's engine over SSH."""
@@ -118,6 +131,15 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLI
         began = time.monotonic()
 
 
+SWARM_NOW = """\
+docker node ls
+docker service ls -q | xargs -r docker service ps --no-trunc --format \
+    '{{.Name}} {{.Node}}: {{.DesiredState}}, {{.CurrentState}} {{.Error}}'
+"""
+CONTAINERS_NOW = """\
+hostname
+docker ps -a --format '  {{.Names}}: {{.Status}}'
+"""
 SERVICES = """\
 docker service ls -q | xargs -r docker service rm
 docker config ls -q | xargs -r docker config rm
@@ -140,6 +162,18 @@ def empty(lab: Lab) -> None:
     for node, script in (("n1", SERVICES), *((node, CONTAINERS) for node in NODES)):
         # Docker refuses what it is just removing itself.
         wait_for(lambda: lab.ssh(node, f"set -e; {script}").returncode == 0, f"{node} to be empty")  # noqa: B023
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a failure with the state of its nodes, before the fixtures remove the workloads."""
+    report = yield
+    lab = getattr(item, "funcargs", {}).get("lab")
+    if report.failed and report.when == "call" and lab:
+        report.sections.append(("The nodes", lab.told()))
+    return report
 
 
 @pytest.fixture(scope="module", autouse=True)

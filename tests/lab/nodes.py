@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from tests.lab.files import inventory, make_keys, node_files, remove, write_ssh_config
 from tests.lab.host import (
@@ -22,6 +24,10 @@ from tests.lab.images import node_image
 from tests.lab.settings import HERE, LabError, Settings, gpu, names
 
 LABEL = "kit.lab"
+REGISTERED = 30.0
+"""Seconds in which a node that was restarted registers with its manager."""
+BATCH = 0.3
+"""Seconds in which a manager notes that a session has expired; it collects such changes for 0.1."""
 
 
 class Nodes:
@@ -118,13 +124,28 @@ class Nodes:
         daemon/cluster/noderunner.go, handleNodeExit): a person would restart it.
         """
 
-        def active() -> bool:
+        def entered() -> bool:
             found = self.docker(node, "info", "--format", "{{.Swarm.LocalNodeState}}", check=False)
-            if found == "error":
+            if found == "error" or (found == "active" and self._is_missed(node)):
                 self.inside(node, "systemctl", "restart", "docker")
+                return False
             return found in {"active", "inactive", "locked"}
 
-        wait_for(active, f"{node} to enter its swarm")
+        wait_for(entered, f"{node} to enter its swarm")
+
+    def _is_missed(self, node: str) -> bool:
+        """Whether n1 calls a node down whose engine is in the swarm.
+
+        It stays so until the engine restarts: the node has registered while its last session
+        expired, three heartbeats after the engine's end (swarmkit, manager/dispatcher, register).
+        """
+        time.sleep(BATCH)
+        own = self.docker(node, "info", "--format", "{{.Swarm.NodeID}}", check=False)
+        asked = ("docker", "-H", f"unix://{self.settings.socket('n1')}", "node", "inspect")
+        try:
+            return run(*asked, "--format={{.Status.State}}", own, seconds=ANSWER) == "down"
+        except LabError:
+            return False  # n1 is off, or the node is in another swarm.
 
     def cable(self, verb: str, node: str) -> None:
         """Pull or plug the network cable; the address stays."""
@@ -196,6 +217,10 @@ class Nodes:
             wait_for(lambda: joined(node), f"{node} to join")
 
         each(join, [node for node in nodes if node != "n1"])
+        with suppress(LabError):
+            wait_for(lambda: self.ready() >= set(nodes), "all nodes to be ready", REGISTERED)
+        # Engines that others restarted: see `_is_missed`.
+        each(self.restart, sorted(set(nodes) - self.ready()))
         wait_for(lambda: self.ready() >= set(nodes), "all nodes to be ready")
 
     def ready(self) -> set[str]:

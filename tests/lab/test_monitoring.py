@@ -138,6 +138,7 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
         build = f"DOCKER_BUILDKIT=0 docker build -q -f Dockerfile.{name} -t {image} ."
         feed(lab, "n1", f"cd /tmp/monitoring && {build} && docker push -q {image}", b"")
     push_collector(lab)
+    lab.do("swarm")  # A node that did not come back would have no collector.
     try:
         yield made
     finally:

@@ -156,7 +156,8 @@ class Kubernetes:
     `priority_class` are Kueue's, None without it. `job_kind` is the kind of object that trains:
     `Job`, `JobSet` or `TrainJob`. `device_class` is that of NVIDIA's DRA driver, None without it.
     `prometheus_operator`: the cluster's Prometheus Operator scrapes the workloads. `topology` is a
-    label of nodes: its value is the same for nodes that are close to each other.
+    label of nodes: its value is the same for nodes that are close to each other. `rdma` is the
+    resource of a device plugin for InfiniBand and RoCE, None without it.
     """
 
     context: str | None
@@ -175,6 +176,7 @@ class Kubernetes:
     device_class: str | None = None
     prometheus_operator: bool = False
     topology: str | None = None
+    rdma: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from trainer.contract.words import shown
 LONGEST_NAME = 253
 """Kubernetes rejects longer names (RFC 1123, subdomain)."""
 LONGEST_LABEL = 63
-LABEL_NAME = r"([-a-z0-9.]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+LABEL_VALUE = "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+RESOURCE = f"[-a-z0-9.]+/{LABEL_VALUE}"
+LABEL_NAME = f"([-a-z0-9.]+/)?{LABEL_VALUE}"
 SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 
@@ -36,11 +38,7 @@ def _context(name: object) -> str:
 
 
 def _product(name: object) -> str:
-    if (
-        isinstance(name, str)
-        and len(name) <= LONGEST_LABEL
-        and re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", name)
-    ):
+    if isinstance(name, str) and len(name) <= LONGEST_LABEL and re.fullmatch(LABEL_VALUE, name):
         return name
     what = f"{shown(name)} is not the value of a label"
     raise WrongValueError(what, "write one of `kubectl get nodes -L nvidia.com/gpu.product`")
@@ -51,6 +49,13 @@ def _label_name(name: object) -> str:
         return name
     what = f"{shown(name)} is not the name of a label"
     raise WrongValueError(what, "write one of `kubectl get nodes --show-labels`")
+
+
+def _resource(name: object) -> str:
+    if isinstance(name, str) and len(name) <= LONGEST_NAME and re.fullmatch(RESOURCE, name):
+        return name
+    what = f"{shown(name)} is not the name of a resource, which has a /"
+    raise WrongValueError(what, "write one of `kubectl describe node`, section Allocatable")
 
 
 def _kubeconfig(path: object) -> str:
@@ -66,12 +71,13 @@ ObjectName = Annotated[
 Context = Annotated[
     str, *text_field(_context, r"^[^-\s]", "training", "A context of the kubeconfig")
 ]
-Product = Annotated[
-    str, *text_field(_product, r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", "Tesla-T4", "A label")
-]
+Product = Annotated[str, *text_field(_product, f"^{LABEL_VALUE}$", "Tesla-T4", "A label")]
 LabelName = Annotated[
     str,
     *text_field(_label_name, f"^{LABEL_NAME}$", "example.com/rack", "A label's name"),
+]
+Resource = Annotated[
+    str, *text_field(_resource, f"^{RESOURCE}$", "rdma/hca_shared", "A resource of nodes")
 ]
 Kubeconfig = Annotated[
     str, *text_field(_kubeconfig, r"^(/|~/)", "~/.kube/training.yaml", "A file of kubectl")
@@ -217,6 +223,12 @@ class KubernetesSection(Section):
         "ResourceFlavor of its queue needs a topology with this level",
         examples=["example.com/rack"],
     )
+    rdma: Resource | None = Field(
+        None,
+        description="Resource of a device plugin for InfiniBand and RoCE, one of which each host "
+        "of a job gets with `network: {infiniband: true}`",
+        examples=["rdma/hca_shared_devices_a"],
+    )
     prometheus_operator: bool = Field(
         False,
         description="Render a PodMonitor and the alerts for Prometheus Operator, which the "
@@ -250,6 +262,7 @@ def to_kubernetes(
         device_class=section.device_class,
         prometheus_operator=section.prometheus_operator,
         topology=section.topology,
+        rdma=section.rdma,
         pool=nodes is not None,
         product=nodes.product if nodes else None,
     )

@@ -626,6 +626,55 @@ def test_a_pool_of_nodes_is_chosen_by_the_scheduler(project: Project) -> None:
     assert '"product": "NVIDIA-H100-80GB-HBM3"' in parts
 
 
+def test_infiniband_is_a_resource_of_the_nodes(project: Project) -> None:
+    resource = "rdma/hca_shared_devices_a"
+    inventory = INVENTORY.replace("training}", f"training, rdma: {resource}}}")
+    inventory += "network: {infiniband: true}\n"
+    objects = manifests(project.write(inventory, servers={"digits": SERVER}).rendered())
+    hold_to_the_api(objects)
+    for each in (each for each in objects if each["kind"] in {"Job", "Deployment"}):
+        one = container(each["spec"]["template"])
+        limits = one.get("resources", {}).get("limits", {})
+        added = one["securityContext"]["capabilities"].get("add")
+        expected = ("1", ["IPC_LOCK"]) if trains(each) else (None, None)
+        assert (limits.get(resource), added) == expected
+
+
+UNCHANGEABLE = {"template", "completionMode", "backoffLimitPerIndex", "successPolicy"}
+"""What Kubernetes lets nobody change in a Job, among what kit writes for a pool."""
+
+
+def test_another_number_of_nodes_leaves_the_template_of_the_job(project: Project) -> None:
+    """Kubernetes then changes the running Job, see `resizes`."""
+    job = JOB + "hosts: {min: 1}\n"
+    specs = []
+    for number in (1, 3):
+        pool = POOL.replace("count: 3", f"count: {number}")
+        objects = manifests(project.write(pool, {"digits": job}).rendered())
+        specs.append(of_kind(objects, "Job", "train-digits")["spec"])
+    assert [each["completions"] for each in specs] == [1, 3]
+    before, after = ({name: each[name] for name in UNCHANGEABLE} for each in specs)
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("section", "elastic"),
+    [
+        ("queue: team-vision", "true"),
+        ("topology: rack", None),
+        ("queue: team-vision, topology: rack", None),  # Kueue does not do both.
+        ("queue: team-vision, job_kind: JobSet", None),
+    ],
+)
+def test_kueue_admits_other_numbers_of_pods_while_a_job_runs(
+    project: Project, section: str, elastic: str | None
+) -> None:
+    pool = POOL.replace("training}", f"training, {section}}}")
+    kind = "JobSet" if "JobSet" in section else "Job"
+    job = of_kind(manifests(project.write(pool).rendered()), kind, "train-digits")
+    assert job["metadata"]["annotations"].get("kueue.x-k8s.io/elastic-job") == elastic
+
+
 def test_the_prometheus_of_the_cluster_finds_all_that_has_metrics(project: Project) -> None:
     inventory = INVENTORY.replace("training}", "training, prometheus_operator: true}")
     own = 'image: a\ncommand: [serve]\nport: 9000\nhealth: /\nuser: "1000:1000"\n'
@@ -708,7 +757,8 @@ REFUSED = {
     ),
     "registry": (f"{ONE}registry: {{address: n1:5000, host: n1}}\n", JOB, "registry.host: .*leave"),
     "network": (f"{ONE}network: {{driver: host}}\n", JOB, "network.driver: .*leave it out"),
-    "infiniband": (f"{ONE}network: {{infiniband: true}}\n", JOB, "infiniband: .*leave it out"),
+    "rdma": (ONE.replace("training}", "training, rdma: hca}"), JOB, "rdma: .*name of a resource"),
+    "infiniband": (f"{ONE}network: {{infiniband: true}}\n", JOB, "infiniband: .*rdma: rdma/…"),
     "interface": (f"{ONE}network: {{interface: eth0}}\n", JOB, "network.interface: .*leave it out"),
     "own interface": (
         ONE.replace("gpus: 1", "gpus: 1, interface: eth1"),

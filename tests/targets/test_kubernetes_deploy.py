@@ -21,11 +21,12 @@ from kit.errors import InputError, KitError
 from kit.model import Kubernetes
 from kit.runtime.status import State
 from kit.runtime.steps import Step
-from kit.targets.kubernetes.decide import Prune, Wanted, decide, decide_shared
+from kit.targets.kubernetes.decide import Apply, EndJobs, Prune, Wanted, decide, decide_shared
 from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.logs import read_pod_log
-from kit.targets.kubernetes.observe import observe
+from kit.targets.kubernetes.observe import observe, resizes
+from kit.targets.kubernetes.planned import checkable
 from kit.targets.kubernetes.reasons import refused, unplaced
 from kit.targets.kubernetes.records import PROGRAM, files_of, reader_of
 from kit.targets.kubernetes.state import Namespace, Object, Pod, read_object, read_pod
@@ -100,6 +101,15 @@ CASES: dict[str, tuple[Namespace, Mapping[str, Wanted], list[str]]] = {
             "end job/train-digits, its file has changed",
             "end the coordinator of digits, its file has changed",
             "apply train-digits, its file has changed",
+        ],
+    ),
+    "its number of hosts has changed": (
+        Namespace((replace(TRAINS, file="old"), replace(MEETS, file="old"), BUDGET), ()),
+        {STACK: replace(FILES[STACK], resizes=True)},
+        [
+            "end the coordinator of digits, its file has changed; its pods continue",
+            f"delete {BUDGET.title}, its file does not have them any more",
+            "apply train-digits, its file has changed; its pods continue",
         ],
     ),
     "it has ended": (
@@ -590,6 +600,28 @@ def test_errors_of_kubectl_have_a_hint(fake: Fake, stderr: str) -> None:
     assert ERRORS[stderr] in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("said", "early"),
+    [
+        ('failed calling webhook "mjobset.kb.io": connection refused', True),
+        ("the runtime must be created before the TrainJob", True),
+        (
+            'Error from server (Forbidden): admission webhook "vtrainjob.kb.io" denied '
+            "the request: runtime 'train-digits-f6fc74b6' not found",
+            True,
+        ),
+        ('admission webhook "vjob.kb.io" denied the request: queueName: is immutable', False),
+        ("Error from server (Forbidden): pods is forbidden: exceeded quota: gpus", False),
+    ],
+)
+def test_an_apply_is_repeated_until_a_webhook_knows_enough(
+    fake: Fake, said: str, *, early: bool
+) -> None:
+    with pytest.raises(KubectlError) as caught:
+        fake(f"echo {shlex.quote(said)} >&2; exit 1").run("apply")
+    assert caught.value.early is early
+
+
 FORBIDDEN = """\
 Error from server (Forbidden): jobs.batch is forbidden: User "anna" cannot list resource "jobs" in \
 API group "batch" in the namespace "training"
@@ -692,6 +724,66 @@ def test_lines_without_a_time_are_not_the_containers(fake: Fake) -> None:
     )
     (line,) = read_pod_log(kubectl, "digits", pod("n1"))
     assert (line.host, line.rank, line.text, line.time) == ("n1", 1, "hello", 1767225600.5)
+
+
+IMMUTABLE = f"""\
+The Job "{STACK}" is invalid: spec.template: Invalid value: {{}}: field is immutable
+"""
+CONFLICT = """\
+error: Apply failed with 1 conflict: conflict with "anna": .spec.parallelism
+"""
+MODIFIED = f"""\
+Error from server (Conflict): Operation cannot be fulfilled on jobs.batch "{STACK}": the object \
+has been modified; please apply your changes to the latest version and try again
+"""
+RUNNING_FILES: tuple[dict[str, Any], ...] = tuple(
+    {
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/component": component}},
+    }
+    for name, component in ((STACK, "train"), (f"{STACK}-rendezvous", "rendezvous"))
+)
+OLD = replace(TRAINS, file="old")
+
+
+@pytest.mark.parametrize(
+    ("works", "said", "expected"),
+    [
+        ((OLD,), "", True),
+        ((OLD,), IMMUTABLE, False),
+        ((OLD,), CONFLICT, False),
+        ((replace(OLD, ended="Complete"),), "", False),
+        ((OLD, replace(OLD, name="train-digits-2gpu")), "", False),
+        ((SET,), "", False),
+        ((replace(OLD, owner=SET.title),), "", False),
+        ((), "", False),
+    ],
+)
+def test_kubernetes_says_whether_a_running_job_can_change(
+    fake: Fake, works: tuple[Object, ...], said: str, expected: object
+) -> None:
+    """It is asked without a change, and for the Job that trains only."""
+    asked = "*apply*--dry-run=server*"
+    only = f"! grep -q {STACK}-rendezvous"
+    refuses = f"echo {shlex.quote(said)} >&2; exit 1" if said else ""
+    kubectl = fake(f'case "$*" in {asked}) {only} || exit 9; {refuses} ;; *) exit 9 ;; esac')
+    assert resizes(kubectl, works, RUNNING_FILES) is expected
+
+
+def test_a_job_is_not_replaced_because_of_a_passing_error(fake: Fake) -> None:
+    with pytest.raises(KubectlError, match="refused"):
+        resizes(fake("echo connection refused >&2; exit 1"), (OLD,), RUNNING_FILES)
+    with pytest.raises(KubectlError, match="modified"):
+        resizes(fake(f"echo {shlex.quote(MODIFIED)} >&2; exit 1"), (OLD,), RUNNING_FILES)
+
+
+def test_a_dry_run_checks_what_can_be_applied() -> None:
+    """Not what stays in the way until a deploy has ended it."""
+    ends = Prune("", "", "", (f"job/{STACK}-rendezvous",))
+    apply = Apply("", "", "", STACK)
+    objects = {STACK: RUNNING_FILES}
+    assert list(checkable([ends, apply], objects)) == [[RUNNING_FILES[0]]]
+    assert list(checkable([EndJobs("", "", "", STACK, (), 0), apply], objects)) == []
 
 
 def test_what_others_have_changed_is_told(fake: Fake) -> None:

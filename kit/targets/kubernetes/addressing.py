@@ -35,7 +35,8 @@ class KubernetesAddressing:
             defaults=FAULT_VARIABLES,
             own_addresses=True,
             shared_checkpoints=True,
-            resizes=False,
+            # Among named hosts, the template of the Job names them: it cannot be changed.
+            resizes=settings is not None and settings.pool and settings.job_kind == "Job",
             monitored=settings is not None and settings.prometheus_operator,
         )
 

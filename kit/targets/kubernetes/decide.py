@@ -12,6 +12,7 @@ from kit.targets.kubernetes.state import Namespace, Object
 from kit.workload.types import Kind, Workload
 
 WHERE = "kubernetes"
+CHANGED = "its file has changed"
 SEEN = (
     *("job/", "jobset/", "trainjob/", "trainingruntime/"),
     *("deployment/", "configmap/", "resourceclaimtemplate/"),
@@ -23,12 +24,14 @@ SEEN = (
 class Wanted:
     """A workload's rendered file: its hash, and its objects as `kind/name` in small letters.
 
-    `by_hand` are the changes that others have made since, or "".
+    `by_hand` are the changes that others have made since, or "". `resizes`: Kubernetes can change
+    the running Jobs into those of the file.
     """
 
     version: str
     objects: frozenset[str]
     by_hand: str = ""
+    resizes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ def _steps(
         _refuse_fresh(work, found)
     want = wanted[stack]
     again = _replaced(work, found, want, fresh=fresh)
-    cause = again or _repaired(work, found, want)
+    resized = _resized(work, found, want) if not again else ""
+    cause = again or resized or _repaired(work, found, want)
     left = {each.title for each in objects if _outlives(each)} - want.objects
     if not cause:
         if not any(each.rolls for each in found.working(stack)):
@@ -131,6 +135,8 @@ def _steps(
         return
     if again:
         yield from _ends(work, found, cause)
+    if again or resized:
+        yield from _ends_coordinator(work, found, cause)
     if fresh and work.store and work.store.volume:
         what = f"delete the checkpoints of {work.name}"
         yield DeleteClaim(WHERE, what, "--fresh", claim_name(work.name))
@@ -145,6 +151,10 @@ def _ends(work: Workload, found: Namespace, cause: str) -> Iterator[Step]:
     grace = max((part.grace or 0 for part in work.working), default=0)
     if owners := found.owners(work.stack):
         yield EndJobs(WHERE, f"end {', '.join(owners)}", cause, work.stack, owners, grace)
+
+
+def _ends_coordinator(work: Workload, found: Namespace, cause: str) -> Iterator[Step]:
+    """Yield the step that ends the coordinator: its template names the number of hosts."""
     coordinators = (each.title for each in found.coordinators(work.stack) if not each.owner)
     if old := tuple(coordinators):
         yield Prune(WHERE, f"end the coordinator of {work.name}", cause, old)
@@ -191,7 +201,7 @@ def _refuse_fresh(work: Workload, found: Namespace) -> None:
 
 
 def _replaced(work: Workload, found: Namespace, want: Wanted, *, fresh: bool) -> str:
-    """Return why a workload starts again; "" if it runs from the same file."""
+    """Return why a workload starts again; "" if it runs on."""
     works = found.working(work.stack)
     if not works:
         return "it is not deployed"
@@ -199,7 +209,16 @@ def _replaced(work: Workload, found: Namespace, want: Wanted, *, fresh: bool) ->
         return "--fresh"
     if all(job.ended for job in works):
         return "it has ended"
-    return "its file has changed" if any(each.file != want.version for each in works) else ""
+    return CHANGED if _changed(works, want) and not want.resizes else ""
+
+
+def _resized(work: Workload, found: Namespace, want: Wanted) -> str:
+    """Return why the Jobs of a running workload change, while its other pods run on; or ""."""
+    return f"{CHANGED}; its pods continue" if _changed(found.working(work.stack), want) else ""
+
+
+def _changed(works: Iterable[Object], want: Wanted) -> bool:
+    return any(each.file != want.version for each in works)
 
 
 def _repaired(work: Workload, found: Namespace, want: Wanted) -> str:

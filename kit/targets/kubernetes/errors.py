@@ -14,6 +14,16 @@ _FORBIDDEN = re.compile(
     r'User "([^"]+)" cannot (\S+) resource "([^"]+)"(?: in API group "([^"]*)")?'
 )
 
+CONFLICT = 'conflicts? with "'
+"""Of fields that belong to others: `(Conflict)` alone means that an object was just changed."""
+EARLY = (
+    "failed calling webhook",
+    # Of Kubeflow Trainer, until it has seen the TrainingRuntime that was applied with a TrainJob.
+    "must be created before",
+    r"denied the request: runtime '[^']*' not found",
+)
+"""Refusals of webhooks that may accept the same objects some seconds later."""
+
 
 class KubectlError(KitError):
     """kubectl has failed with an exit `status`; `stderr` is its error output."""
@@ -30,7 +40,12 @@ class KubectlError(KitError):
     @property
     def early(self) -> bool:
         """Whether a webhook may accept the same objects some seconds later."""
-        return bool(re.search("must be created before|failed calling webhook", self.stderr))
+        return any(re.search(pattern, self.stderr) for pattern in EARLY)
+
+    @property
+    def unchangeable(self) -> bool:
+        """Whether the fields cannot be changed, or belong to others."""
+        return bool(re.search(f"field is immutable|{CONFLICT}", self.stderr))
 
     @property
     def exists(self) -> bool:
@@ -49,7 +64,7 @@ def error_of(
 ) -> KubectlError:
     """Return the error of a call; `role` is the file with the rights that kit needs."""
     text = stderr.strip()
-    if "conflict" in text:
+    if re.search(CONFLICT, text):
         return _conflict(text, status)
     if forbidden := _FORBIDDEN.findall(text):
         return _forbidden(settings, role, forbidden, text, status)
@@ -119,7 +134,7 @@ def _forbidden(
 
 def _conflict(text: str, status: int) -> KubectlError:
     """Return the error for fields that somebody else has changed."""
-    managers = sorted(set(re.findall(r'conflicts? with "([^"]+)"', text)))
+    managers = sorted(set(re.findall(f'{CONFLICT}([^"]+)"', text)))
     fields = re.findall(r"^\s*-?\s*(\.\S+)$", text, re.MULTILINE)
     fields += re.findall(r": (\.\S+)$", text, re.MULTILINE)
     what = f"{', '.join(managers) or 'somebody'} has changed {', '.join(dict.fromkeys(fields))}"

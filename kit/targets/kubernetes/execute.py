@@ -13,7 +13,7 @@ from kit.targets.kubernetes.decide import Apply, DeleteClaim, EndJobs, MakeSecre
 from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.names import INSTANCE, MANAGED_BY, MANAGER, PART_OF, secret_of
-from kit.targets.kubernetes.observe import Objects, listed, observe, selector
+from kit.targets.kubernetes.observe import APPLY, Objects, listed, observe, selector
 
 POLL = 1.0
 """Seconds between two checks of pods that end."""
@@ -24,7 +24,6 @@ DELETED = (
     "poddisruptionbudgets.policy"
 )
 """The kinds that a stop removes by label, besides the Secret; the volume claim stays."""
-APPLY = ("apply", "--server-side", f"--field-manager={MANAGER}")
 WEBHOOKS = 120.0
 """Seconds for a controller to see a TrainingRuntime, and for its webhook to serve at all: right
 after its installation, Kueue's took up to 100 s on a real cluster."""

@@ -19,6 +19,8 @@ ANSWER = 15
 MARGIN = 10
 """Seconds beyond that for kubectl itself, which may have to log in first."""
 
+NO_ANSWER = "see whether it answers: kubectl get --raw /readyz; what runs there continues"
+
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
@@ -65,7 +67,7 @@ class Kubectl:
             )
         except subprocess.TimeoutExpired:
             what = f"the cluster has not answered `kubectl {words[0]}` for {seconds + MARGIN:.0f} s"
-            raise KitError(what, "see whether it answers: kubectl get --raw /readyz") from None
+            raise KitError(what, NO_ANSWER) from None
         except FileNotFoundError:
             raise _not_installed() from None
         if done.returncode != 0:

@@ -116,8 +116,15 @@ def _manifest(plan: Plan, settings: Kubernetes, workload: Workload) -> Manifest:
         if kept and workload.kind is Kind.JOB
         else None,
         queued=queue_labels(settings),
+        resizes=bool(settings.queue and settings.pool and kind == "Job" and not settings.topology),
         least=workload.needed if workload.needed < _total(workload) else 0,
     )
+
+
+def _least(plan: Plan, workload: Workload) -> int:
+    """Return `hosts.min` of a job, 0 for jobs that need all of their hosts, and for servers."""
+    jobs = plan.jobs if workload.kind is Kind.JOB else ()
+    return next((each.job.hosts.fewest or 0 for each in jobs if each.name == workload.name), 0)
 
 
 def _total(workload: Workload) -> int:
@@ -131,7 +138,7 @@ def _own(workload: Workload) -> Sequence[MountPoint]:
 def _groups(plan: Plan, workload: Workload, base: str) -> Iterator[Group]:
     """Yield the groups of equal pods; their names begin with `base`."""
     parts = workload.working
-    spared = _total(workload) - workload.needed
+    spared, least = _total(workload) - workload.needed, _least(plan, workload)
     for part in parts:
         name = base if len(parts) == 1 else f"{base}-{_size(part)}"
         yield Group(
@@ -139,8 +146,9 @@ def _groups(plan: Plan, workload: Workload, base: str) -> Iterator[Group]:
             pod=pod_of(plan, workload, part),
             replicas=part.replicas,
             most_failed=min(spared, part.replicas),
-            # Of several Jobs, none knows how many pods of the others have completed.
-            enough=workload.needed if spared and len(parts) == 1 else 0,
+            # Of several Jobs, none knows how many pods of the others have completed. It is there
+            # also where no pod can be spared: Kubernetes cannot add it when there are more.
+            enough=least if len(parts) == 1 else 0,
             hopeless=tuple(sorted(HOPELESS)),
         )
 

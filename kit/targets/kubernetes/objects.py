@@ -95,7 +95,8 @@ class Pod:
     each pod. `limits` and `requests` are quantities by resource. `linger` are the seconds in which
     it still answers before it receives SIGTERM, within `grace`, None for the default. `devices`
     claims its GPUs by UUID; without it, `limits` has their number. `near` is the label of nodes of
-    which the pods prefer those with the same value.
+    which the pods prefer those with the same value. `capabilities` are those that it needs beyond
+    Pod Security “restricted”.
     """
 
     part: Part
@@ -119,6 +120,7 @@ class Pod:
     grace: int | None
     devices: DeviceClaim | None = None
     near: str = ""
+    capabilities: tuple[str, ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -171,8 +173,8 @@ class Manifest:
     `kind` is that of the object that trains or answers, `owner` its name for kubectl if it makes
     Jobs: the names of its groups are then those of the Jobs in it.
     `coordinator` is that of a job with its Service's name, None without a rendezvous. `queued`
-    are the labels by which Kueue knows the Jobs. A drain leaves the `least` pods of a job, 0 for a
-    job that needs all.
+    are the labels by which Kueue knows the Jobs; `resizes`: it lets running ones have other numbers
+    of pods. A drain leaves the `least` pods of a job, 0 for a job that needs all.
     """
 
     workload: Workload
@@ -186,3 +188,4 @@ class Manifest:
     claim: Claim | None = None
     queued: tuple[tuple[str, str], ...] = ()
     least: int = 0
+    resizes: bool = False

@@ -17,13 +17,21 @@ from kit.targets.kubernetes.decide import Wanted
 from kit.targets.kubernetes.errors import KubectlError
 from kit.targets.kubernetes.kubectl import Kubectl
 from kit.targets.kubernetes.lower import KUSTOMIZATION, ROLE
-from kit.targets.kubernetes.names import FILE, INSTANCE, MANAGED_BY, MANAGER, PART_OF
+from kit.targets.kubernetes.names import (
+    COMPONENT,
+    FILE,
+    INSTANCE,
+    MANAGED_BY,
+    MANAGER,
+    PART_OF,
+)
 from kit.targets.kubernetes.reasons import refused
-from kit.targets.kubernetes.state import Namespace, read_object, read_pod
+from kit.targets.kubernetes.state import Namespace, Object, read_object, read_pod
+from kit.workload.types import Role
 
 KINDS = "jobs.batch,deployments.apps,services,poddisruptionbudgets.policy,configmaps,pods"
 """The kinds that kit queries; each workload always has its other objects, under the same names."""
-
+APPLY = ("apply", "--server-side", f"--field-manager={MANAGER}")
 COMPARED = 60.0
 """Seconds for the comparison of a workload's objects, one after the other."""
 Objects = Mapping[str, tuple[dict[str, Any], ...]]
@@ -88,8 +96,12 @@ def wanted_of(objects: Sequence[Mapping[str, Any]]) -> Wanted:
     """Return the hash of the file of these objects, and their names."""
     notes = (each["metadata"].get("annotations") or {} for each in objects)
     version = next(own[FILE] for own in notes if FILE in own)
-    names = (f"{each['kind'].lower()}/{each['metadata']['name']}" for each in objects)
-    return Wanted(version, frozenset(names))
+    return Wanted(version, frozenset(map(title_of, objects)))
+
+
+def title_of(document: Mapping[str, Any]) -> str:
+    """Return the name of an object for kubectl."""
+    return f"{document['kind'].lower()}/{document['metadata']['name']}"
 
 
 def by_hand(kubectl: Kubectl, objects: Sequence[Mapping[str, Any]]) -> str:
@@ -106,3 +118,31 @@ def by_hand(kubectl: Kubectl, objects: Sequence[Mapping[str, Any]]) -> str:
             raise
         return "changed by hand"
     return ""
+
+
+def resizes(
+    kubectl: Kubectl, works: Sequence[Object], objects: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether Kubernetes can change the running Jobs `works` into those of a file.
+
+    An Indexed Job can have another number of pods since Kubernetes 1.27, but no other template.
+
+    Raises:
+        KubectlError: It has refused them for another reason.
+    """
+    jobs = [each for each in objects if each["kind"] == "Job" and _trains(each["metadata"])]
+    there = {each.name for each in works if each.kind == "Job" and not (each.ended or each.owner)}
+    if not jobs or there != {each["metadata"]["name"] for each in jobs} or len(there) < len(works):
+        return False
+    try:
+        words = (*APPLY, "--dry-run=server", "--filename=-")
+        kubectl.run(*words, stdin=listed(jobs), seconds=COMPARED)
+    except KubectlError as error:
+        if error.unchangeable:
+            return False
+        raise
+    return True
+
+
+def _trains(meta: Mapping[str, Any]) -> bool:
+    return bool(meta["labels"][COMPONENT] == Role.TRAIN)

@@ -48,10 +48,13 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
     pool = plan.kubernetes is not None and plan.kubernetes.pool
     linger = LINGER if part.role is Role.SERVE else 0
     devices, settings = _devices(plan, workload, part), plan.kubernetes
-    apart = bool(part.placements) and part.replicas > 1
+    # Also one pod of a pool: with more of them, the template stays the same.
+    apart = bool(part.placements) and (part.replicas > 1 or pool)
     near = settings.topology if settings and apart and part.role is Role.TRAIN else None
+    rdma = (settings and settings.rdma) if part.infiniband else None
     bounds = (
         *(((GPUS, str(gpus)),) if gpus and not devices else ()),
+        *(((rdma, "1"),) if rdma else ()),
         *((("memory", quantity(limits.memory)),) if limits and limits.memory else ()),
         *((("cpu", _plain(limits.cpus)),) if limits and limits.cpus else ()),
     )
@@ -77,6 +80,7 @@ def pod_of(plan: Plan, workload: Workload, part: Part) -> Pod:
         grace=None if part.grace is None else part.grace + linger,
         devices=devices,
         near="" if settings is None or not near or settings.queue else near,
+        capabilities=("IPC_LOCK",) if rdma else (),
         annotations=((TOPOLOGY, near),) if settings and settings.queue and near else (),
     )
 

@@ -52,9 +52,10 @@ def _of_inventory(plan: Plan) -> Iterator[Fault]:
     if network.driver == "host":
         what, fix = "pods have a network of their own", "leave it out"
         yield Fault(INVENTORY, ("network", "driver"), what, fix)
-    if network.infiniband:
-        what = "InfiniBand in pods needs privileges that kit does not ask for"
-        yield Fault(INVENTORY, ("network", "infiniband"), what, f"leave it out, or set {OTHERS}")
+    if network.infiniband and not (plan.kubernetes and plan.kubernetes.rdma):
+        what = "pods get InfiniBand from a device plugin, as a resource of their nodes"
+        fix = "write `kubernetes: {rdma: rdma/…}`, see `kubectl describe node`; or leave it out"
+        yield Fault(INVENTORY, ("network", "infiniband"), what, fix)
     if network.interface:
         what = "an interface of the host does not exist inside a pod"
         yield Fault(INVENTORY, ("network", "interface"), what, "leave it out")

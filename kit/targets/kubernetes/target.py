@@ -26,16 +26,17 @@ from kit.runtime.steps import Step, started_message, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
 from kit.targets.kubernetes.decide import Apply, EndJobs, Prune
-from kit.targets.kubernetes.execute import APPLIED, APPLY, Executor
+from kit.targets.kubernetes.execute import APPLIED, Executor
 from kit.targets.kubernetes.logs import Logs, sources
 from kit.targets.kubernetes.observe import (
+    APPLY,
     Objects,
     connect,
     listed,
     observe,
     rendered_objects,
 )
-from kit.targets.kubernetes.planned import planned
+from kit.targets.kubernetes.planned import checkable, planned
 from kit.targets.kubernetes.records import from_claim, from_pod
 from kit.targets.kubernetes.registers import Registers
 from kit.targets.kubernetes.state import Namespace, Pod
@@ -80,14 +81,9 @@ class KubernetesTarget:
         """Return the steps; the API server has checked their objects, see `Target.preview`."""
         objects = rendered_objects(self._kubectl, self._tree)
         steps = self._planned(workloads, objects, fresh=fresh)
-        replaced = {step.stack for step in steps if isinstance(step, EndJobs)}
-        for step in steps:
-            # The API server would refuse another template of an existing Job.
-            if isinstance(step, Apply) and step.stack not in replaced:
-                words = (*APPLY, "--dry-run=server", "--filename=-")
-                # The webhook of a TrainJob needs its runtime, which a dry run does not create.
-                found = [each for each in objects[step.stack] if each["kind"] != "TrainJob"]
-                self._kubectl.run(*words, stdin=listed(found), seconds=APPLIED)
+        for found in checkable(steps, objects):
+            words = (*APPLY, "--dry-run=server", "--filename=-")
+            self._kubectl.run(*words, stdin=listed(found), seconds=APPLIED)
         return steps
 
     def _planned(

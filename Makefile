@@ -53,7 +53,7 @@ test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms 
 
 test-kubernetes: setup .venv/.dev ## run a job's story on the cluster that KUBECONFIG names
 	@test -n "$(KUBECONFIG)" || { echo "KUBECONFIG names no cluster" >&2; exit 2; }
-	$(BUDGET) 3 -- $(PYTEST) 1 -m kubernetes tests/kubernetes $(ARGS)
+	$(BUDGET) 5 -- $(PYTEST) 1 -m kubernetes tests/kubernetes $(ARGS)
 
 test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow .tools/.ansible .tools/.arm64 ## run frameworks, chaos, soaks; before a release
 	$(BUDGET) 90 -- $(PYTEST) 3 -m long --note "$(ARGS)" $(ARGS)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import find_docker
-from tests.kubernetes.test_story import JOB as SHORT
-from tests.kubernetes.test_story import able_nodes, inventory, kubectl, own_namespace
+from tests.kubernetes.cluster import JOB as SHORT
+from tests.kubernetes.cluster import able_nodes, inventory, kubectl, own_namespace
 from tests.lab import settings
 from tests.lab.chaos.__main__ import LAB
 from tests.lab.conftest import Lab, wait_for

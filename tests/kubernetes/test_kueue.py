@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.test_story import (
+from tests.kubernetes.cluster import (
     COMPONENT,
     GPU,
     IMAGE,
@@ -22,10 +22,8 @@ from tests.kubernetes.test_story import (
     await_that,
     json_file,
     kubectl,
-    story,
 )
 
-__all__ = ["story"]
 pytestmark = pytest.mark.kubernetes
 GROUP = "kueue.x-k8s.io"
 RESOURCES = {"Job": "jobs", "JobSet": "jobsets", "TrainJob": "trainjobs"}
@@ -107,12 +105,13 @@ def test_a_job_waits_for_quota_and_continues_after_a_preemption(story: Story, ki
     number = len(story.hosts)
     with queue(story):
         story.kit("deploy", "digits")
-        story.await_job(lambda job: job["world_size"] == number and job["checkpoint"])
+        story.await_world(number)
+        story.await_job(lambda job: job["checkpoint"])
         saved = story.job()["progress"]["step"]
         apply(story, urgent(story))
         await_that(lambda: not story.objects("pods", "-l", f"{COMPONENT}=train"))
         assert "waits in its queue" in story.kit("status").out
         kubectl("-n", story.namespace, "delete", "job/urgent")
-        job = story.await_job(lambda job: job["world_size"] == number and job["progress"])
+        job = story.await_world(number)
         assert job["progress"]["step"] >= saved
         story.kit("stop", "digits")

@@ -6,46 +6,29 @@ nvidia.com/gpu, real or pretended, and have or get the image KIT_KUBERNETES_IMAG
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-import subprocess
-import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 
-from kit.targets.kubernetes.names import INSTANCE, MAKERS
-from tests.sandbox import Project, Result, kit_process
+from kit.targets.kubernetes.names import MAKERS, MANAGED_BY, PART_OF
+from tests.kubernetes.cluster import (
+    COMPONENT,
+    IMAGE,
+    JOB,
+    OF_THE_JOB,
+    RESTRICTED,
+    UNPRIVILEGED,
+    Story,
+    await_that,
+    json_file,
+    kubectl,
+)
+from tests.sandbox import kit_process
 
 pytestmark = pytest.mark.kubernetes
-IMAGE = os.environ.get("KIT_KUBERNETES_IMAGE", "registry.lab:5000/stand-in:lab")
-GPU = "nvidia.com/gpu"
 DRIVER = "gpu.nvidia.com"
-COMPONENT = "app.kubernetes.io/component"
-OF_THE_JOB = ("-l", f"{INSTANCE}=train-digits")
-DEADLINE = 180.0
-"""Seconds for a state to come."""
-RESTRICTED = {
-    "runAsNonRoot": True,
-    "runAsUser": 65534,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-UNPRIVILEGED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""What Pod Security asks of the pods and containers that the tests make."""
-JOB = f"""\
-image: {IMAGE}
-train: {{dataset: digits, model: cnn, epochs: 3000, batch_size: 64}}
-checkpoint: {{every_epochs: 5, keep: 2}}
-hosts: {{min: 1}}
-limits: {{shared_memory: 64MiB}}
-stop_grace_period: 20s
-"""
 WEB = """\
 import http.server, signal, sys, threading
 class Web(http.server.BaseHTTPRequestHandler):
@@ -74,118 +57,12 @@ for _ in range(500):
 """Fails at the first lost request; ends some seconds after both versions have answered."""
 
 
-def kubectl(*words: str) -> Any:
-    """Return what kubectl says; JSON as values."""
-    done = subprocess.run(
-        ["kubectl", "--request-timeout=30s", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if "json" in words else done.stdout
-
-
-def json_file(story: Story, document: dict[str, Any]) -> str:
-    path = story.project.folder / "object.json"
-    path.write_text(json.dumps(document))
-    return str(path)
-
-
-def await_that(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(1)
-
-
-@dataclass
-class Story:
-    """A project whose hosts are nodes of the cluster, and its namespace."""
-
-    project: Project
-    namespace: str
-    hosts: tuple[str, ...]
-
-    def kit(self, *words: str) -> Result:
-        result = kit_process(self.project.folder, *words)
-        assert result.status == 0, result.err
-        return result
-
-    def job(self) -> dict[str, Any]:
-        found = next(
-            each
-            for each in json.loads(self.kit("status", "--json").out)["jobs"]
-            if each["job"] == "digits"
-        )
-        assert isinstance(found, dict)
-        return found
-
-    def await_job(self, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        deadline = time.monotonic() + DEADLINE
-        while not holds(job := self.job()):
-            assert time.monotonic() < deadline, job
-            time.sleep(1)
-        return job
-
-    def objects(self, kinds: str, *words: str) -> list[str]:
-        listed = kubectl("-n", self.namespace, "get", kinds, "-o", "name", *words)
-        return sorted(str(listed).split())
-
-    def gaps(self) -> float:
-        """Return the longest time between two reported steps, in seconds."""
-        lines = self.kit("logs", "digits", "--events").out.splitlines()
-        events = [json.loads(line[line.index("{") :]) for line in lines if "@kit {" in line]
-        steps: dict[int, float] = {
-            each["step"]: each["time"] for each in events if each["event"] == "progress"
-        }
-        moments = sorted(steps.values())
-        return max(after - before for before, after in itertools.pairwise(moments))
-
-
-def able_nodes() -> list[str]:
-    """Return the nodes that offer GPUs, real or pretended."""
-    return [
-        node["metadata"]["labels"]["kubernetes.io/hostname"]
-        for node in kubectl("get", "nodes", "-o", "json")["items"]
-        if int(node["status"]["allocatable"].get(GPU, 0))
-    ]
-
-
-@contextmanager
-def own_namespace() -> Iterator[str]:
-    """Make a namespace that refuses pods which break the rules of Pod Security; remove it."""
-    name = f"kit-test-{uuid.uuid4().hex[:8]}"
-    kubectl("create", "namespace", name)
-    try:
-        kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-        yield name
-    finally:
-        # A Job would keep its pods: in a namespace that ends, its controller can make no others.
-        kubectl("-n", name, "delete", "jobs", "--all", "--wait=false")
-        kubectl("delete", "namespace", name, "--wait=false")
-
-
-def inventory(namespace: str, hosts: Sequence[str]) -> str:
-    """Return an inventory of one GPU on each of these nodes."""
-    section = f"kubernetes: {{namespace: {namespace}, storage_size: 1GiB}}"
-    listed = "".join(f"  {host}: {{address: {host}, gpus: 1}}\n" for host in hosts)
-    return f"cluster: test\nengine: kubernetes\n{section}\nhosts:\n{listed}"
-
-
-@pytest.fixture
-def story(project: Project) -> Iterator[Story]:
-    able = able_nodes()
-    assert len(able) >= 2, f"two nodes with {GPU} are needed; the cluster has {able}"
-    with own_namespace() as namespace:
-        project.write(inventory(namespace, able[:3]), {"digits": JOB})
-        project.rendered()
-        yield Story(project, namespace, tuple(able[:3]))
-
-
 def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     assert "apply train-digits" in story.kit("deploy", "digits", "--dry-run").out
     assert story.objects("jobs,deployments,services") == []  # Nothing was changed.
     story.kit("deploy", "digits")
     number = len(story.hosts)
-    job = story.await_job(lambda job: job["world_size"] == number and job["progress"])
+    job = story.await_world(number)
     assert {host["host"] for host in job["hosts"]} == set(story.hosts)
     assert "runs already" in story.kit("deploy", "digits").out
     assert "train" in story.kit("shell", "digits", "--", "cat", "/proc/1/cmdline").out
@@ -206,8 +83,8 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
         if each["spec"]["nodeName"] == lost and "train" in each["spec"]["containers"][0]["name"]
     ]
     kubectl("-n", story.namespace, "delete", "pod", pod, "--wait=false")
-    story.await_job(lambda job: job["world_size"] == number - 1)
-    story.await_job(lambda job: job["world_size"] == number)
+    story.await_world(number - 1)
+    story.await_world(number)
     print(f"longest time between two steps: {story.gaps():.1f} s")
 
     kubectl("-n", story.namespace, "delete", "job/train-digits-rendezvous")
@@ -234,6 +111,16 @@ def test_a_job_survives_its_pods_and_leaves_nothing(story: Story) -> None:
     resumed = story.await_job(lambda job: job["state"] == "running" and job["progress"])
     assert resumed["progress"]["step"] >= step
     story.kit("stop", "digits")
+    remove_everything(story)
+
+
+def remove_everything(story: Story) -> None:
+    """Delete what `kit stop` leaves, as the page says; nothing stays."""
+    kinds = "pvc,configmap,secret,role,rolebinding"
+    own = ("-l", f"{MANAGED_BY}=kit,{PART_OF}=test")
+    kubectl("-n", story.namespace, "delete", kinds, *own)
+    await_that(lambda: not story.objects(f"{kinds},pods,jobs,deployments,services", *own))
+    assert story.objects("pvc") == []
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("JobSet", "jobsets"), ("TrainJob", "trainjobs")])
@@ -247,13 +134,14 @@ def test_the_same_job_is_one_object(story: Story, kind: str, resource: str) -> N
     assert "apply train-digits" in story.kit("deploy", "digits", "--dry-run").out
     story.kit("deploy", "digits")
     number = len(story.hosts)
-    story.await_job(lambda job: job["world_size"] == number and job["checkpoint"])
+    story.await_world(number)
+    story.await_job(lambda job: job["checkpoint"])
     assert "runs already" in story.kit("deploy", "digits").out
 
     lost = kubectl("-n", story.namespace, "get", "pods", "-o", "name", "-l", COMPONENT + "=train")
     kubectl("-n", story.namespace, "delete", lost.split()[0], "--wait=false")
-    story.await_job(lambda job: job["world_size"] == number - 1)
-    story.await_job(lambda job: job["world_size"] == number)
+    story.await_world(number - 1)
+    story.await_world(number)
     print(f"{kind}: longest time between two steps: {story.gaps():.1f} s")
 
     # Everything is told to end at once; the hosts save all the same, and a new one continues.
@@ -266,7 +154,7 @@ def test_the_same_job_is_one_object(story: Story, kind: str, resource: str) -> N
 
     story.project.write(None, {"digits": JOB.replace("keep: 2", "keep: 3")}).kit("render")
     assert f"end {owner}" in story.kit("deploy", "digits").out
-    story.await_job(lambda job: job["world_size"] == number)
+    story.await_world(number)
     story.kit("stop", "digits")
     kinds = "pods,jobs,services,networkpolicies,poddisruptionbudgets"
     kinds = ",".join((*MAKERS[kind], kinds))  # Also the runtime of a TrainJob.

@@ -28,6 +28,13 @@ def test_libraries_that_cannot_be_installed_are_no_difference(
     assert "Traceback" not in said.err
 
 
+def test_what_is_left_out_is_there() -> None:
+    """A file with another name would run, and fail for want of PyTorch."""
+    left_out = {*versions.OTHERS, *(each.partition("::")[0] for each in versions.TRAIN)}
+    assert [each for each in left_out if not (versions.ROOT / "tests" / each).is_file()] == []
+    assert "queue/test_rules.py" in versions.tests()
+
+
 def test_after_the_minute_nothing_runs_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,8 +75,9 @@ class Result:
 class Runner:
     """Runs checks within a time, several at once where none is measured."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
+    def __init__(self, folder: Path, seconds: float, patience: float = 1.0) -> None:
         self._folder, self._until = folder, time.monotonic() + seconds
+        self._patience = patience
         self._lock = Lock()
 
     def run_all(self, checks: Sequence[Check], jobs: int) -> list[Result]:
@@ -100,7 +101,7 @@ class Runner:
     def _run(self, check: Check) -> Result:
         if lacking := check.lacking():
             return Result(check.name, check.part, "not measured", reason=f"no {lacking}")
-        limit = min(check.seconds, self._until - time.monotonic())
+        limit = min(check.seconds * self._patience, self._until - time.monotonic())
         if limit <= 0:
             return Result(check.name, check.part, "not measured", reason="no time was left")
         folder = self._folder / check.name.replace(" ", "-")
@@ -174,6 +175,9 @@ def main() -> int:
     parser.add_argument("checks", nargs="*", metavar="CHECK", help="parts or checks; default: all")
     parser.add_argument("--out", type=Path, help="default: a temporary folder")
     parser.add_argument("--seconds", type=float, default=LONGEST, help="of all checks")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="multiplies the limit of each check"
+    )
     parser.add_argument("--jobs", type=int, default=max(1, min(5, (os.cpu_count() or 1) // 2)))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -194,7 +198,8 @@ def main() -> int:
         out.mkdir(parents=True, exist_ok=True)
         about = machine.facts()
         print(", ".join(f"{key} {value}" for key, value in about.items() if value), flush=True)
-        results = Runner(Path(name) / "work", given.seconds).run_all(chosen, given.jobs)
+        runner = Runner(Path(name) / "work", given.seconds, given.patience)
+        results = runner.run_all(chosen, given.jobs)
         about["seconds"] = f"{time.monotonic() - began:.0f}"
         content = {"machine": about, "checks": [asdict(each) for each in results]}
         (out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")

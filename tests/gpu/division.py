@@ -33,7 +33,7 @@ def divided_models(place: Place) -> Figures:
         alone = runs.start(local, "alone", **{**GPT, "batch_size": 64})
         tasks = {name: runs.pair(local, name, **{**GPT, **way}) for name, way in ways.items()}
         for each in tasks.values():
-            runs.finish(*each, seconds=140)
+            runs.finish(*each)
         runs.finish(alone)
     whole = runs.last(place.folder / "alone")["validation_loss"]
     figures = {"alone": Figure(whole, "nats", most=3.0)}
@@ -57,7 +57,7 @@ def a_lost_shard(place: Place) -> Figures:
             lambda: max(len(task.of(events.Saved)) for task in tasks) > 1, "two checkpoints", 60
         )
         kill(tasks[1].workers()[0])
-        wait_until(lambda: any(task.of(events.Resumed) for task in tasks), "a new group", 100)
+        wait_until(lambda: any(task.of(events.Resumed) for task in tasks), "a new group")
         ended(*tasks)
     resumed = [each.step for task in tasks for each in task.of(events.Resumed)]
     return {"resumed at step": Figure(resumed[0])}

@@ -29,6 +29,10 @@ WORDS = [
 ]
 
 
+LONGEST = 1200.0
+"""Seconds for a training: on a CPU under load, the compiler alone takes minutes."""
+
+
 @contextmanager
 def local(place: Place) -> Iterator[Hosts]:
     """Hosts whose processes are started as those of users are."""
@@ -66,10 +70,10 @@ def pair(
     return tuple(tasks)
 
 
-def finish(*tasks: Task, seconds: float = 100) -> None:
-    """Wait for trainings to end well."""
+def finish(*tasks: Task) -> None:
+    """Wait for trainings to end well; the limit of the check ends a longer wait."""
     for task in tasks:
-        code = task.wait(seconds)
+        code = task.wait(LONGEST)
         assert code == 0, f"{task.log.name} ended with {code}:\n{task.text[-3000:]}"
 
 

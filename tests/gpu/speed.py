@@ -225,7 +225,7 @@ def a_cold_start(place: Place) -> Figures:
     with runs.local(place) as local:
         began = time.monotonic()
         task = runs.start(local, "cold", epochs=1)
-        wait_until(lambda: bool(task.of(events.Begin)), "the first step", 60)
+        wait_until(lambda: bool(task.of(events.Begin)), "the first step")
         seconds = time.monotonic() - began
         runs.finish(task)
     return {"first step after": Figure(seconds, "s"), **stall(place)}
@@ -241,7 +241,7 @@ def stall(place: Place) -> dict[str, Figure]:
         "options": size, "keep": 1,
     }  # fmt: skip
     with runs.local(place) as local:
-        runs.finish(runs.start(local, "large", **job), seconds=90)
+        runs.finish(runs.start(local, "large", **job))
     folder: Path = place.folder / "large"
     pauses = [line["stall"] for line in metrics(folder) if line.get("stall") is not None]
     if not pauses:

@@ -107,7 +107,9 @@ def processor_times() -> dict[int, float]:
 def _keep(seconds: dict[str, float]) -> None:
     kept = json.loads(NOTES.read_text()) if NOTES.exists() else {}
     NOTES.parent.mkdir(exist_ok=True)
-    NOTES.write_text(json.dumps(kept | seconds, indent=1))
+    own = NOTES.with_suffix(f".{os.getpid()}")  # `make test` and `make test-lab` may end together.
+    own.write_text(json.dumps(kept | seconds, indent=1))
+    own.replace(NOTES)
 
 
 def main() -> None:

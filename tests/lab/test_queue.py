@@ -1,4 +1,4 @@
-"""Several people share a pool: a real Swarm of three managers, real trainings, the real controller.
+"""Several people share a pool: a real Swarm of three managers, the real controller.
 
 What it decides is proved by a simulator, and what it may do when it is killed by a stand-in of the
 Swarm's API. Only engines show that trainings shrink and grow without a lost step by what Swarm does
@@ -21,12 +21,12 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.conftest import CLUSTER, NODES, Lab, wait_for
 from tests.lab.operator import Operator, make_operator, one_gpu_each
-from tests.lab.settings import IMAGE
+from tests.lab.settings import STAND_IN
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
 JOB = f"""\
-image: {IMAGE}
+image: {STAND_IN}
 train: {{dataset: digits, model: cnn, epochs: 100000, batch_size: 32}}
 checkpoint: {{every_epochs: 5, keep: 2}}
 limits: {{shared_memory: 64MiB}}
@@ -34,7 +34,7 @@ environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.3"}}
 """
 LONG = f"{JOB}queue: {{owner: anna}}\nhosts: {{gpus_per_host: 1}}\n"
 SHORT = f"{JOB}queue: {{owner: ben}}\nhosts: {{max: 1, gpus_per_host: 1}}\n"
-DESK = f"image: {IMAGE}\nsession: {{{{}}}}\nhosts: {{{{gpus: {{{{n3: [{{gpu}}]}}}}}}}}\n"
+DESK = f"image: {STAND_IN}\nsession: {{{{}}}}\nhosts: {{{{gpus: {{{{n3: [{{gpu}}]}}}}}}}}\n"
 KILLS = 20
 START = "sleep 600 </dev/null >/dev/null 2>&1 & echo process {gpu} $! 1024 python >/lab/faults"
 """Starts a process that the stand-in of nvidia-smi then shows on a GPU."""

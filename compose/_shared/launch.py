@@ -1113,12 +1113,12 @@ def nccl_takes(chosen: str, name: str) -> bool:
     return found is not without
 
 
-def free_ports(address: str) -> list[int]:
-    """Two free ports of this host."""
-    family = family_of(address)
-    free = partial(socket.create_server, (address, 0), family=family)
-    with free() as first, free() as second:
-        return [each.getsockname()[1] for each in (first, second)]
+def hold_port(address: str) -> socket.socket:
+    """A socket that holds a free port for a server that asks for it, with SO_REUSEADDR as here."""
+    held = socket.socket(family_of(address))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((address, 0))  # It does not listen: the kernel gives its port to no others.
+    return held
 
 
 RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker's DNS.
@@ -3993,7 +3993,8 @@ class Agent(HostAgent):
         super().__init__(environ, folder)
         self._settings, self._command = Settings(environ), command
         self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
-        self._state, self._ports = "starts", [0, 0]  # starts, idle, runs, done.
+        self._state = "starts"  # starts, idle, runs, done.
+        self._held: list[socket.socket] = []  # The ports of the next round, or of this one.
         self._round: Group | None = None  # The last round that this host has joined.
         self._left = 0  # The generation of the last round that this host has left.
         self._starts, self._stops = 0, False
@@ -4010,12 +4011,13 @@ class Agent(HostAgent):
     def report(self) -> Report:
         """The state of this host."""
         last, failure = self._round, self._failure
+        ports = [each.getsockname()[1] for each in self._held] or [0, 0]
         return Report(
             agent=self._id,
             host=self._host,
             workers=self._settings.nproc,
-            store=endpoint_text((self._address, self._ports[0])),
-            port=self._ports[1],
+            store=endpoint_text((self._address, ports[0])),
+            port=ports[1],
             generation=self._joined,
             members=tuple(each.agent for each in last.members) if last else (),
             number=last.number if last else 0,
@@ -4110,8 +4112,10 @@ class Agent(HostAgent):
                 self._after_torchrun(int(message["ended"]))
 
     def _be_idle(self) -> None:
-        self._state, self._ports = "idle", free_ports(self._address)
-        self._left = self._joined
+        for each in self._held:
+            each.close()
+        self._held = [hold_port(self._address) for _ in range(2)]
+        self._state, self._left = "idle", self._joined
         self._report()
         if self._order.kind == "join":
             self._obey(self._order)

@@ -34,6 +34,7 @@ from trainer.launcher.failures import Trace, worker_failure
 from trainer.launcher.main import main
 from trainer.launcher.network import (
     find_rendezvous,
+    hold_port,
     own_address,
     pick_interface,
     wait_for_rendezvous,
@@ -177,6 +178,16 @@ def test_the_exception_of_the_last_traceback_is_found(written: str, exception: s
     for line in written.splitlines():
         trace.read(line)
     assert trace.exception == exception
+
+
+def test_a_held_port_is_for_the_server_that_asks_for_it() -> None:
+    with hold_port("127.0.0.1") as held:
+        at = held.getsockname()
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(at)
+        for address in (at, ("0.0.0.0", at[1])):
+            with socket.create_server(address), socket.create_connection(at):
+                pass
 
 
 def test_the_interface_is_the_one_that_has_the_address() -> None:

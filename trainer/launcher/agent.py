@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from trainer.launcher.connections import LOOK_EVERY, Connections, children_of
 from trainer.launcher.errors import FAILURE, MISTAKE, LaunchError
 from trainer.launcher.host_agent import HostAgent
 from trainer.launcher.last_failure import error_of, halt_of
-from trainer.launcher.network import free_ports
+from trainer.launcher.network import hold_port
 from trainer.launcher.output import emit, say
 from trainer.launcher.program import PROGRAM
 from trainer.launcher.script_files import newest_saved
@@ -46,7 +47,8 @@ class Agent(HostAgent):
         super().__init__(environ, folder)
         self._settings, self._command = Settings(environ), command
         self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
-        self._state, self._ports = "starts", [0, 0]  # starts, idle, runs, done.
+        self._state = "starts"  # starts, idle, runs, done.
+        self._held: list[socket.socket] = []  # The ports of the next round, or of this one.
         self._round: Group | None = None  # The last round that this host has joined.
         self._left = 0  # The generation of the last round that this host has left.
         self._starts, self._stops = 0, False
@@ -63,12 +65,13 @@ class Agent(HostAgent):
     def report(self) -> Report:
         """The state of this host."""
         last, failure = self._round, self._failure
+        ports = [each.getsockname()[1] for each in self._held] or [0, 0]
         return Report(
             agent=self._id,
             host=self._host,
             workers=self._settings.nproc,
-            store=endpoint_text((self._address, self._ports[0])),
-            port=self._ports[1],
+            store=endpoint_text((self._address, ports[0])),
+            port=ports[1],
             generation=self._joined,
             members=tuple(each.agent for each in last.members) if last else (),
             number=last.number if last else 0,
@@ -163,8 +166,10 @@ class Agent(HostAgent):
                 self._after_torchrun(int(message["ended"]))
 
     def _be_idle(self) -> None:
-        self._state, self._ports = "idle", free_ports(self._address)
-        self._left = self._joined
+        for each in self._held:
+            each.close()
+        self._held = [hold_port(self._address) for _ in range(2)]
+        self._state, self._left = "idle", self._joined
         self._report()
         if self._order.kind == "join":
             self._obey(self._order)

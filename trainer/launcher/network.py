@@ -66,12 +66,12 @@ def nccl_takes(chosen: str, name: str) -> bool:
     return found is not without
 
 
-def free_ports(address: str) -> list[int]:
-    """Two free ports of this host."""
-    family = family_of(address)
-    free = partial(socket.create_server, (address, 0), family=family)
-    with free() as first, free() as second:
-        return [each.getsockname()[1] for each in (first, second)]
+def hold_port(address: str) -> socket.socket:
+    """A socket that holds a free port for a server that asks for it, with SO_REUSEADDR as here."""
+    held = socket.socket(family_of(address))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((address, 0))  # It does not listen: the kernel gives its port to no others.
+    return held
 
 
 RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker's DNS.

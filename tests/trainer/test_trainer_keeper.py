@@ -24,7 +24,16 @@ from trainer.launcher.keeper.keeper import LOOK
 
 PATHS = ["snapshot.pt"]
 # With short waits for hosts that are gone.
-PROGRAM = "import keeper; keeper.LOST, keeper.END = 1.0, 1.0; keeper.main()"
+PROGRAM = "import keeper; keeper.LOST = 1.0; keeper.main()"
+LATE = """\
+import asyncio, keeper
+fetch = keeper.Keeper._fetch
+async def late(*arguments):
+    await asyncio.sleep(1)
+    await fetch(*arguments)
+keeper.Keeper._fetch = late
+keeper.main()
+"""
 
 
 def saved(text: str) -> bytes:
@@ -45,6 +54,7 @@ class Host:
         self.programs = folder / "kit"
         self.log = folder / f"{name}.log"
         self.log.touch()
+        self.program = PROGRAM
         self.process: subprocess.Popen[bytes] | None = None
         self.socket = ""
 
@@ -61,7 +71,7 @@ class Host:
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-S", "-c", PROGRAM],
+                [sys.executable, "-S", "-c", self.program],
                 env={**os.environ, **environ},
                 cwd=self.work,
                 stdin=subprocess.PIPE,
@@ -192,6 +202,9 @@ def test_a_host_that_was_away_gets_what_was_written_without_it(
 
 def test_what_was_written_last_is_kept_at_the_end(cluster: Callable[..., list[Host]]) -> None:
     n1, n2 = cluster("n1", "n2")
+    n2.kill()
+    n2.program = LATE  # A busy host: it fetches only a second after it was offered a version.
+    n2.start()
     assert meet(n1, n2) == ["", ""]
     n1.write("last")
     n1.end()

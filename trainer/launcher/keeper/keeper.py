@@ -146,6 +146,8 @@ class Keeper:
             answer = await receive(reader)
             if answer.get("error"):
                 raise OSError(str(answer["error"]))
+            with suppress(TimedOut):  # It ends the connection when it has fetched the version.
+                await asyncio.wait_for(reader.read(), END)
         finally:
             writer.close()
 
@@ -162,7 +164,7 @@ class Keeper:
                 version = read_version(text, self._files.paths)
                 address, port = message["holder"]
                 await send(writer, {})
-                self._start(self._take(version, (str(address), int(port))))
+                await self._take(version, (str(address), int(port)))
         except (OSError, KeeperError, ValueError, TypeError, KeyError) as error:
             with suppress(OSError):
                 await send(writer, {"error": str(error)})
@@ -181,7 +183,7 @@ class Keeper:
             holder = (self._address, self._port)
         except OSError as error:
             tell(f"warning: version {version.name} was not fetched: {error}")
-        await self._pass_on(version, holder)
+        self._start(self._pass_on(version, holder))
 
     def _warn_of_writers(self, version: Version) -> None:
         """Warn if this host and another one have both written in this term."""

@@ -49,7 +49,7 @@ def turn(pool: Pool) -> Turn:
 
 
 def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
-    """Return the reason of a job that waits for GPUs that other jobs still hold."""
+    """Return the reason of a job that begins, or waits for GPUs that other jobs still hold."""
     who = {
         (held[host, gpu], host)
         for host, gpus in gives.items()
@@ -57,7 +57,7 @@ def _soon(gives: Gpus, held: Mapping[tuple[str, str], str]) -> str:
         if (host, gpu) in held
     }
     leaves = ", ".join(f"{job} has left {host}" for job, host in sorted(who)[:3])
-    return f"begins as soon as {leaves}"
+    return f"begins as soon as {leaves}" if leaves else "begins now"
 
 
 def _home(job: QueuedJob, now: float) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -42,7 +43,9 @@ class World:
         self.controller = self.anew()
 
     def anew(self) -> Controller:
-        return Controller(SwarmQueue(cast(Docker, self.swarm)), self.told.append, self.clock)
+        return Controller(
+            SwarmQueue(cast(Docker, self.swarm), controls=True), self.told.append, self.clock
+        )
 
     def submit(self, job: str, least: int = 1, most: int | None = None, **more: object) -> None:
         values = {"owner": "anna", "priority": 50, **more}
@@ -111,6 +114,21 @@ def test_a_job_begins_shrinks_for_another_and_grows_again() -> None:
     ended = world.queue.records()["second"]
     assert (ended.state, ended.ended is None) == (State.COMPLETED, False)
     assert world.swarm.coordinated() == {"first"}
+
+
+def test_a_record_that_a_person_has_changed_stays() -> None:
+    world = World(h0=1)
+    world.submit("first")
+    controls = SwarmQueue(cast(Docker, world.swarm), controls=True)
+    before = controls.records()["first"]
+    world.queue.update(replace(before, gone=True))
+    controls.update(replace(before, reason="waits"))
+    assert world.queue.records()["first"].gone
+    # What it has read, and what it has written since, it changes.
+    before = controls.records()["first"]
+    for reason in ("waits", "waits for 1 host"):
+        controls.update(replace(before, reason=reason))
+    assert world.queue.records()["first"].reason == "waits for 1 host"
 
 
 def test_a_job_that_fails_on_all_hosts_has_ended() -> None:

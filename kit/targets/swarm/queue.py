@@ -40,10 +40,16 @@ Spec = dict[str, Any]
 
 
 class SwarmQueue:
-    """The queue of a Swarm, through one of its managers; `hosts` are those of the inventory."""
+    """The queue of a Swarm, through one of its managers; `hosts` are those of the inventory.
 
-    def __init__(self, manager: Docker, hosts: Iterable[Host] = ()) -> None:
-        self._manager = manager
+    `controls`: the controller uses it, not a person.
+    """
+
+    def __init__(
+        self, manager: Docker, hosts: Iterable[Host] = (), *, controls: bool = False
+    ) -> None:
+        self._manager, self._controls = manager, controls
+        self._known: dict[str, str] = {}  # The states of the records that were read last.
         self._hosts = {host.name: host for host in hosts}
         self._node = ""
 
@@ -99,8 +105,9 @@ class SwarmQueue:
 
     def records(self) -> dict[str, Record]:
         """Return the records of all jobs of the queue, by name."""
-        records = (_record(each) for each in self._configs(JOB))
-        return {record.job: record for record in records}
+        found = {_record(each): each for each in self._configs(JOB)}
+        self._known = {record.job: _state(each) for record, each in found.items()}
+        return {record.job: record for record in found}
 
     def add(self, record: Record) -> None:
         """Add a job; it replaces an earlier one with its name."""
@@ -109,10 +116,13 @@ class SwarmQueue:
         self._create(JOB, f"{JOB}-{record.job}"[:64], {"job": record.job}, state)
 
     def update(self, record: Record) -> None:
-        """Store the new record of a job."""
+        """Store the new record of a job, unless a person has changed it since it was read."""
         for config in self._configs(JOB):
-            if _record(config).job == record.job:
-                self._label(config, record.document())
+            if _record(config).job == record.job and self._may_change(record.job, config):
+                self._known[record.job] = self._label(config, record.document())
+
+    def _may_change(self, job: str, config: Mapping[str, Any]) -> bool:
+        return not self._controls or self._known.get(job) == _state(config)
 
     def _remove(self, job: str) -> None:
         for config in self._configs(JOB):
@@ -130,12 +140,13 @@ class SwarmQueue:
         labels = {label: "", STATE: state}
         self._manager.post("/configs/create", {"Name": name, "Labels": labels, "Data": data})
 
-    def _label(self, config: dict[str, Any], state: Mapping[str, Any]) -> None:
-        spec = config["Spec"]
-        labels = spec["Labels"] | {STATE: json.dumps(state)}
+    def _label(self, config: dict[str, Any], state: Mapping[str, Any]) -> str:
+        """Replace the state of a config; return its text."""
+        spec, text = config["Spec"], json.dumps(state)
         version = str(config["Version"]["Index"])
-        body = spec | {"Labels": labels}
+        body = spec | {"Labels": spec["Labels"] | {STATE: text}}
         self._manager.post(f"/configs/{config['ID']}/update", body, version=version)
+        return text
 
     # ---- Hosts
 
@@ -204,6 +215,10 @@ class SwarmQueue:
 def _content(config: Mapping[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(base64.b64decode(config["Spec"]["Data"]))
     return content
+
+
+def _state(config: Mapping[str, Any]) -> str:
+    return str(config["Spec"]["Labels"].get(STATE))
 
 
 def _record(config: Mapping[str, Any]) -> Record:

@@ -11,7 +11,7 @@ from kit.targets.swarm.queue import SwarmQueue
 
 def main(url: str | None = None) -> int:
     """Run the controller through the engine at `url`, by default this machine's own."""
-    queue = SwarmQueue(Docker("the manager", url))
+    queue = SwarmQueue(Docker("the manager", url), controls=True)
     try:
         queue.leads()  # Report a wrong engine at once; later faults pass.
     except KitError as error:

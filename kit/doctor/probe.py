@@ -20,8 +20,8 @@ QUICK = frozenset(
     | {"docker-program"}
 )
 """The sections that `kit deploy` waits for."""
-CONNECT = 2
-"""Seconds that `kit deploy` waits for a connection."""
+CONNECT = 5
+"""Seconds that `kit deploy` waits for a connection: a loaded host takes seconds for its keys."""
 STARTED = "printf '@@ began\\n'; date +%s.%N\n"
 """The first section: the time before all others."""
 FOLDERS = """\

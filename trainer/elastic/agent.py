@@ -212,6 +212,8 @@ class Agent(HostAgent):
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
+        for each in self._workers:  # What copies their output may remove it later.
+            (self._folder / f"worker-{each.local_rank}.json").unlink(missing_ok=True)
 
     # ---- The coordinator
 

@@ -99,8 +99,8 @@ def test_signals_go_on_and_nothing_outlives_its_client(number: signal.Signals) -
 def test_it_ends_with_the_tests_that_use_it() -> None:
     program = (
         "import os, subprocess\nfrom tests.warm import warm_python\n"
-        f"p = subprocess.Popen([warm_python().executable, '-c', {DEAF!r}])\n"
-        "import time; time.sleep(2); os.kill(os.getpid(), 9)"
+        f"p = subprocess.Popen([warm_python().executable, '-c', {DEAF!r}], stdout=-1)\n"
+        "print(p.stdout.readline().decode(), end='', flush=True); os.kill(os.getpid(), 9)"
     )
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -116,7 +116,7 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     # It shrinks for the other's job, as soon as it has had its hosts for a while.
     operator.kit("submit", "short")
     short = queue(operator)["short"]
-    assert short["hosts"] or "long has" in short["why"]  # On a busy machine it runs already.
+    assert short["hosts"] or short["why"]  # On a busy machine it begins or runs already.
     killer = threading.Thread(target=kill_controllers, args=(lab, random.Random(1)))
     killer.start()
     wait_for(lambda: sizes(operator) == {"long": 2, "short": 1}, "room for the second job")
@@ -136,7 +136,7 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     # An owner takes a host back, and lends it again.
     (taken,) = [host for host in queue(operator)["long"]["hosts"] if host != "n1"][:1]
     told = operator.kit("reclaim", taken)
-    assert re.search(rf"long has left {taken} after \d+\.\d s", told)
+    assert f"{taken} is yours" in told
     assert not containers(lab, taken)
     wait_for(lambda: world(operator, "long") == 1, "the first one to go on with one")
     assert f"{taken}: " in operator.kit("queue")
@@ -150,7 +150,8 @@ def test_two_people_share_three_hosts(operator: Operator, lab: Lab) -> None:
     # On the host itself: by its program, and by a process on its GPU.
     operator.kit("host", "prepare", taken, "--run", "--yes")
     assert "this machine is yours" in lab.ssh(taken, "kit-host reclaim").stdout
-    assert not containers(lab, taken)
+    # Swarm may start the task once more before the queue turns its service off.
+    wait_for(lambda: not containers(lab, taken), "the host to be empty")
     wait_for(lambda: "a job was ended there by hand" in operator.kit("queue"), "the queue to know")
     lab.ssh(taken, "kit-host lend")
     operator.kit("lend", taken)

@@ -62,8 +62,13 @@ def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
         found: list[dict[str, Any]] = json.loads(operator.kit("top", "--json"))["gpus"]
         return found
 
-    wait_for(lambda: all(row["pace"] for row in rows()), "paces")
-    found = rows()
+    found: list[dict[str, Any]] = []
+
+    def paced() -> bool:
+        found[:] = rows()
+        return all(row["pace"] for row in found)
+
+    wait_for(paced, "paces")
     assert [(row["host"], row["gpu"]["uuid"]) for row in found] == [
         (host, uuid) for host in ("n1", "n2") for uuid in lab.uuids(host)
     ]

@@ -174,7 +174,7 @@ def test_a_person_works_in_a_session(
     assert not (folder / "jobs" / "anna.yaml").exists()
 
     # The next one has the home again, and ends by itself; its GPUs are free then.
-    start(operator, "--hours", "0.01")
+    start(operator, "--hours", "0.02")  # Long enough to enter it, on a busy machine too.
     assert inside(operator, "cat notes") == "mine\n"
     wait_for(lambda: "its time is over" in listed(operator), "the end of its time")
     assert operator.status("anna")["state"] == "completed"

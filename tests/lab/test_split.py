@@ -101,7 +101,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     url = f"http://{lab.settings.address('n3')}:8080"
     assert f"serve-digits: started as 1 host, 1 GPU: {url}" in output
     wait_for(lambda: ready(url), "the first checkpoint to be served")
-    assert operator.status()["state"] == "running"
+    assert operator.status()["state"] in {"running", "completed"}  # The server may start slowly.
     assert seen(operator, "digits") == {"n3": one_machine[:2]}
     assert seen(operator, "serve-digits") == {"n3": one_machine[2:]}
     assert [gpu["uuid"] for gpu in get(f"{url}/model", token=TOKEN)["gpus"]] == one_machine[2:]

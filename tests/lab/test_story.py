@@ -147,7 +147,10 @@ def test_bare_hosts_train_lose_a_host_serve_and_resume(operator: Operator, lab: 
     (operator.project.folder / "jobs" / "digits.yaml").write_text(ends)
     operator.kit("render")
     output = operator.kit("deploy", "--wait")
-    assert f"resumes at step {stopped['step']}, " in output
+    resumed = re.search(r"resumes at step (\d+), ", output)
+    assert resumed
+    # On a busy machine, Swarm may delete the last lines of a task before they are read.
+    assert int(resumed[1]) >= stopped["step"]
     assert "digits completed after" in output
     assert operator.status()["progress"]["accuracy"] > LEARNED
     operator.kit("stop", "--all")

@@ -146,7 +146,7 @@ def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hos
     assert re.search(r"start digits again on n2 +its rest", operator.kit("deploy", "--dry-run"))
     assert "digits/n2: running" in operator.kit("deploy")
     assert first < tasks(hosts, "train-digits")  # n1 and the coordinator continue.
-    assert operator.status()["message"] == ""
+    wait_for(lambda: operator.status()["message"] == "", "its log to be readable")
 
     inventory = hosts.inventory()
     n2 = inventory[inventory.index("  n2:") : inventory.index("  n3:")]

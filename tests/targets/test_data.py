@@ -34,18 +34,10 @@ print("read", (folder / "words.txt").read_text(), flush=True)
 """
 
 
-def three_free_ports() -> tuple[int, int]:
-    """A port for the server, and one for the agent, whose next port is free too."""
-    while True:
-        server, peer = free_port(), free_port()
-        if server not in {peer, peer + 1} and peer < 65000:
-            return server, peer
-
-
 @pytest.fixture
 def stored(cluster: Cluster) -> Cluster:
     """A cluster whose first host stores, with ports of its own."""
-    server, peer = three_free_ports()
+    server, peer = free_port(), free_port(2)  # An agent takes two.
     inventory = INVENTORY.replace("[manager]", "[manager, storage]")
     (cluster.folder / "inventory.yaml").write_text(
         f"{inventory}data: {{port: {server}, peer_port: {peer}, image: none}}\n"

@@ -96,7 +96,7 @@ class DataHosts:
 
     local: Hosts
     folder: Path
-    server_port: int = field(default_factory=lambda: free_ports())
+    server_port: int = field(default_factory=free_port)
     peers: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     at: str = "127.0.0.1"
@@ -133,7 +133,7 @@ class DataHosts:
     def agent(self, name: str, *more: str, port: int = 0, url: str = "") -> Agent:
         """Start an agent; the first one with --store is the storage host's."""
         cache = self.folder / name
-        port = port or free_ports()
+        port = port or free_port(2)
         words = ["--cache", str(cache), "--server", url or self.url, "--port", str(port)]
         words += ["--address", self.at, "--peers", ",".join(self.peers)]
         task = self._start(name, "agent", *words, *more)
@@ -170,15 +170,6 @@ def answers(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
-
-
-def free_ports() -> int:
-    """A free port whose successor is free too."""
-    while True:
-        port = free_port()
-        with suppress(OSError), socket.socket() as after:
-            after.bind(("127.0.0.1", port + 1))
-            return port
 
 
 class Wire:

@@ -399,9 +399,9 @@ def test_a_script_that_does_not_end_is_killed_after_its_grace(tmp_path: Path, co
 def test_a_script_is_idle_if_no_host_computes(tmp_path: Path, cold: Hosts) -> None:
     (tmp_path / "busy").touch()
     (tmp_path / "n1-has-ended").touch()
-    endpoint, tasks = start_script(cold, max_duration=HOUR, idle=3)
+    endpoint, tasks = start_script(cold, max_duration=HOUR, idle=8)  # Longer than a start.
     began = ask_coordinator(endpoint).ran
-    wait_until(lambda: ask_coordinator(endpoint).ran > began + 9, "three times that time")
+    wait_until(lambda: ask_coordinator(endpoint).ran > began + 9, "longer than that time")
     assert {name: task.process.poll() for name, task in tasks.items()} == {"n1": None, "n2": None}
     (tmp_path / "busy").unlink()
     for name, task in tasks.items():

@@ -96,8 +96,8 @@ def begins(pair: Pair) -> None:
 def loses_a_worker(pair: Pair) -> None:
     """A worker that is killed comes back; the other processes go on meanwhile."""
     one, two = pair.tasks
-    before = pair.epoch().step
     kill(two.workers(Path(pair.program[-1]).name)[0])
+    before = pair.epoch().step  # Three ranks take no step from now on.
     wait_until(lambda: pair.epoch().step > before + 30, "the training to go on")
     wait_until(lambda: pair.epoch().world_size == 3, "the worker to be back")
     group = pair.newest(events.Regrouped)

@@ -460,6 +460,11 @@ class Cluster:
 
         wait_until(there, f"steps of {size}", SOON)
 
+    @property
+    def round(self) -> int:
+        """The last round; a host that starts late is not in the first."""
+        return int(re.findall(r"begins round (\d+) ", self.local.tasks[0].text)[-1])
+
     def silence(self, *tasks: Task) -> Callable[[], None]:
         first = [task.process.pid for task in tasks]
         return stop([*first, *(pid for each in first for pid in descendants(each))])
@@ -479,23 +484,25 @@ def running(
 def test_a_silent_host_is_lost_and_returns(tmp_path: Path) -> None:
     with running(tmp_path, "1:3", ["n1", "n2", "n3"]) as cluster:
         rendezvous = cluster.local.tasks[0]
+        begun, aborted = cluster.round, rendezvous.text.count("aborts round")
         # A step of 2.5 s: longer than a host may be silent.
         busy = tmp_path / "busy"
         busy.touch()
         before = cluster.steps("n1")
         wait_until(lambda: cluster.steps("n1") > before + 1, "a long step", SOON)
         busy.unlink()
-        assert "aborts round" not in rendezvous.text
+        assert rendezvous.text.count("aborts round") == aborted
         stale, _ = cluster.last("n3")
         go_on = cluster.silence(cluster.tasks["n3"])
         cluster.wait_for(2, "n1", "n2")
-        assert "aborts round 1: n3 is silent for 1." in rendezvous.text
+        assert f"aborts round {begun}: n3 is silent for " in rendezvous.text
         go_on()
         cluster.wait_for(3, "n1", "n2", "n3")
         assert not Path(f"/proc/{stale}").exists()
         assert cluster.last("n3")[0] != stale
         assert "n3 joins" in rendezvous.text
         # The host of the coordinator and of rank 0 loses its power, and is back.
+        begun = cluster.round
         silent = (rendezvous, cluster.tasks["n1"])
         cluster.silence(*silent)
         cluster.tasks["n2"].expect("the coordinator does not answer")
@@ -504,13 +511,15 @@ def test_a_silent_host_is_lost_and_returns(tmp_path: Path) -> None:
         again = cluster.serve()
         cluster.start("n1")
         cluster.wait_for(3, "n1", "n2", "n3")
-        # It knows the round that they were in, also if they have left it by then.
-        assert re.search(r"(found the running round 3|begins round 4) with n1, n2, n3", again.text)
+        # It knows the round that they were in, also if they have left it by then: those two may
+        # begin the next one alone, if n1 starts late.
+        later = f"begins round ({begun + 1}|{begun + 2})"
+        assert re.search(f"(found the running round {begun}|{later}) with n1, n2, n3", again.text)
 
 
 def test_all_hosts_end_well_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "few").touch()
-    with running(tmp_path, "1:3", ["n1", "n2", "n3"]) as cluster:
+    with running(tmp_path, "3:3", ["n1", "n2", "n3"]) as cluster:
         for task in cluster.tasks.values():
             assert task.wait() == 0
             assert task.text.rstrip().endswith(": round 1 with n1, n2, n3")
@@ -529,12 +538,12 @@ def test_a_job_waits_for_the_hosts_that_it_needs(tmp_path: Path) -> None:
 
 def test_a_script_goes_on_without_its_rendezvous(tmp_path: Path) -> None:
     with running(tmp_path, "1:2", ["n1", "n2"]) as cluster:
-        before = cluster.last("n1")
+        before, begun = cluster.last("n1"), cluster.round
         cluster.local.tasks[0].end()
         cluster.tasks["n1"].expect("the coordinator does not answer")
         cluster.wait_for(2, "n1", "n2")
         again = cluster.serve()
-        again.expect("found the running round 1 with n1, n2")
+        again.expect(f"found the running round {begun} with n1, n2")
         cluster.wait_for(2, "n1", "n2")
         assert cluster.last("n1") == before
         # It watches them as the first did.
@@ -568,7 +577,7 @@ def test_processes_that_train_alone_are_told(
         ]
         for task in tasks:
             task.expect(told)
-            assert task.of(Alone)
+        wait_until(lambda: all(task.of(Alone) for task in tasks), "the events")
         (tmp_path / "go").touch()
         for task in tasks:
             task.expect("the processes of this job have formed a group")

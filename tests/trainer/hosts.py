@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -126,6 +126,13 @@ def kill(pid: int) -> None:
     send(pid, signal.SIGKILL)
 
 
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill processes, some of which end with others of them."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 @dataclass
 class Task:
     """A process that the test started."""
@@ -183,12 +190,8 @@ class Task:
 
     def end(self) -> None:
         """Kill the process and its descendants only."""
-        for pid in (*descendants(self.process.pid), self.process.pid):
-            if self.process.poll() is None or pid != self.process.pid:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+        kill_all(descendants(self.process.pid))
+        self.process.kill()
         self.process.wait(DEADLINE)
 
 

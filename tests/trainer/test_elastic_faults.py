@@ -23,6 +23,7 @@ from tests.trainer.hosts import (
     descendants,
     hosts,
     kill,
+    kill_all,
     metrics,
     stop,
     wait_until,
@@ -427,8 +428,7 @@ def test_many_faults_lose_no_sample_and_no_step(seed: int, cluster: Cluster) -> 
         name = draw.choice(running)
         kind = draw.choice(("worker", "host", "back", "back", "stop", "coordinator"))
         if kind == "worker":
-            for pid in cluster.hosts[name].workers("witness.py"):
-                os.kill(pid, signal.SIGKILL)
+            kill_all(cluster.hosts[name].workers("witness.py"))
         elif kind == "host" and len(running) > 1:
             cluster.hosts[name].end()
             gone.append(name)

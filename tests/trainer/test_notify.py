@@ -28,6 +28,7 @@ from tests.trainer.hosts import (
     Task,
     descendants,
     hosts,
+    kill_all,
     wait_until,
     write_programs,
 )
@@ -484,8 +485,7 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         rendezvous = lab.serve()
         # The process that sends is killed, as by the kernel.
         rendezvous.expect("notifies http")
-        for pid in descendants(rendezvous.process.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(descendants(rendezvous.process.pid))
         rendezvous.expect("the process that sends notifications has ended with exit code -9")
         task = lab.host("n1", "1:1")
         lab.up("n1")

@@ -1,6 +1,5 @@
 """Faults of trainings whose model is divided: real processes with gloo, real signals."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +39,7 @@ def test_replicas_go_on_from_their_own_shards_when_a_host_is_lost(local: Hosts) 
     endpoint = local.rendezvous("1:2")
     first, second = start(local, job, 2, endpoint)
     wait_for_saves(first, 2)
-    lost = [second.process.pid, *second.workers()]
-    for pid in lost:
-        os.kill(pid, signal.SIGKILL)
+    second.end()
     wait_until(lambda: first.of(Begin)[-1].world_size == 2, "a group of two ranks")
     wait_until(lambda: len(first.of(Resumed)) == 1, "resumed from a checkpoint")
     ended = first.of(Epoch)[-1].epoch

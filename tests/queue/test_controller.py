@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -129,6 +129,24 @@ def test_a_record_that_a_person_has_changed_stays() -> None:
     for reason in ("waits", "waits for 1 host"):
         controls.update(replace(before, reason=reason))
     assert world.queue.records()["first"].reason == "waits for 1 host"
+
+
+def test_a_persons_change_is_repeated_after_one_of_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(h0=1)
+    world.submit("first")
+    controls = SwarmQueue(cast(Docker, world.swarm), controls=True)
+    before, post = controls.records()["first"], world.swarm.post
+
+    def post_after_the_controller(*arguments: Any, **values: Any) -> Any:
+        monkeypatch.setattr(world.swarm, "post", post)
+        controls.update(replace(before, reason="waits"))
+        return post(*arguments, **values)
+
+    monkeypatch.setattr(world.swarm, "post", post_after_the_controller)
+    world.queue.update(replace(before, gone=True))
+    assert world.queue.records()["first"].gone
 
 
 def test_a_job_that_fails_on_all_hosts_has_ended() -> None:

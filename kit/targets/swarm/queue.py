@@ -34,6 +34,8 @@ from kit.workload.types import Role
 JOB, POOL = "kit-queued", "kit-pool"
 """The labels, and the beginnings of the names, of the configs of jobs and of the pool."""
 STATE = "state"
+OUTDATED = "out of sequence"
+"""In an engine's answer to a change of what another has changed since it was read."""
 
 Spec = dict[str, Any]
 """The specification of a service in Docker's API."""
@@ -116,7 +118,20 @@ class SwarmQueue:
         self._create(JOB, f"{JOB}-{record.job}"[:64], {"job": record.job}, state)
 
     def update(self, record: Record) -> None:
-        """Store the new record of a job, unless a person has changed it since it was read."""
+        """Store the new record of a job, unless a person has changed it since it was read.
+
+        A person's change is repeated if the controller has changed the record at the same time.
+        """
+        while True:
+            try:
+                self._update(record)
+            except EngineError as error:
+                if self._controls or OUTDATED not in error.message:
+                    raise
+            else:
+                return
+
+    def _update(self, record: Record) -> None:
         for config in self._configs(JOB):
             if _record(config).job == record.job and self._may_change(record.job, config):
                 self._known[record.job] = self._label(config, record.document())
@@ -208,7 +223,7 @@ class SwarmQueue:
         try:
             self._manager.post(f"/services/{found['ID']}/update", spec, version=version)
         except EngineError as error:
-            if "out of sequence" not in error.message:
+            if OUTDATED not in error.message:
                 raise
 
 

@@ -491,7 +491,7 @@ LIMITS = {
     "custom": 630,
     "elastic": 920,
     "group": 870,
-    "launcher": 3560,
+    "launcher": 3580,
     "launcher/keeper": 940,
     "launcher/session": 620,
     "record": 560,

@@ -147,6 +147,31 @@ def test_out_of_memory_says_which_batch_to_try(tmp_path: Path) -> None:
         assert (tasks[0].text + tasks[1].text).count("rank 0 of 3") == 1
 
 
+LATE = """\
+import runpy, subprocess
+wait = "while kill -0 $PPID 2>/dev/null; do sleep 0.05; done; sleep {seconds}; echo the last line"
+subprocess.Popen(["sh", "-c", wait], start_new_session=True)
+"""
+TRAIN = "runpy.run_module('trainer.train', run_name='__main__')\n"
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_host_ends_after_the_last_lines_of_its_workers(trains: bool, tmp_path: Path) -> None:
+    """The process that copies them is killed with the container, thus after this host's end."""
+    script = tmp_path / "own.py"
+    # torchrun ends about a second after a script.
+    late = LATE.format(seconds=0.5 if trains else 1.5)
+    script.write_text(late + TRAIN if trains else late)
+    with hosts(tmp_path) as local:
+        job = write_job(tmp_path, epochs=1) if trains else own_job(tmp_path, script)
+        program, nnodes = ([script], "") if trains else ([], "1:1")
+        task = local.agent(
+            "n1", job, local.rendezvous("1:1", script=not trains), 1, nnodes, program
+        )
+        assert task.wait() == 0, task.text
+        assert "the last line\n" in task.text
+
+
 def test_a_slow_rank_is_named_with_its_host_and_factor(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         tasks = faulty_pair(local, "slow", at=0, batch_size=80)
@@ -154,13 +179,16 @@ def test_a_slow_rank_is_named_with_its_host_and_factor(tmp_path: Path) -> None:
         name = f"rank 1 on {host_of(1, tasks)} (cpu)"
         assert f"slow: {name} takes " in tasks[0].text + tasks[1].text
     lines = metrics(tmp_path / "pc1", tmp_path / "pc2")
+    # Another may be slower in an epoch of a busy machine.
+    assert any(
+        line["slow"][name] > 1.3 and max(line["slow"], key=line["slow"].get) == name
+        for line in lines[1:]
+    )
     for line in lines[1:]:
-        assert line["slow"][name] > 1.3
-        assert max(line["slow"], key=line["slow"].get) == name
         assert sum(line["shares"].values()) == pytest.approx(1)
         assert all(share > 0 for share in line["shares"].values())
-        # The two others wait for it.
-        assert line["shares"]["communication"] > line["shares"]["data"]
+    # The two others wait for it.
+    assert any(line["shares"]["communication"] > line["shares"]["data"] for line in lines[1:])
 
 
 def test_a_mistake_in_a_worker_is_the_last_thing_that_is_said(tmp_path: Path) -> None:
@@ -257,7 +285,7 @@ def test_a_script_that_fails_on_every_host_at_the_same_place_ends_the_job(
         # Each restart tells for what it was. A worker may be ended before it tells its place
         # if the other host's has failed before.
         members = [each for task in tasks for each in task.of(events.Member)]
-        assert all(bool(each.failure) == bool(each.restarts) for each in members)
+        assert all(each.restarts for each in members if each.failure)
         causes = [each.failure for each in members if each.failure]
         assert len(causes) >= 2  # Of two restarts.
         assert all(re.fullmatch(rf"pc\d: {told}", each) for each in causes)

@@ -155,7 +155,7 @@ class Agent(HostAgent):
         known = f"rank {rank} (local rank {worker.local_rank})"
         who = f"local rank {worker.local_rank}" if rank is None else known
         words = self._folder / f"local-{worker.local_rank}"
-        reason = await asyncio.to_thread(exception_in, words)
+        reason = await asyncio.to_thread(exception_in, words, code)
         error = worker_failure(f"{who} has failed", code, reason, rank=rank)
         return Halt(error.kind, str(error).splitlines()[0], error.code)
 
@@ -212,7 +212,8 @@ class Agent(HostAgent):
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        for each in self._workers:  # What copies their output may remove it later.
+        await self._copied(each.local_rank for each in self._workers if each.process)
+        for each in self._workers:  # What still copies their output may remove it later.
             (self._folder / f"worker-{each.local_rank}.json").unlink(missing_ok=True)
 
     # ---- The coordinator

@@ -47,6 +47,7 @@ class Agent(HostAgent):
         super().__init__(environ, folder)
         self._settings, self._command = Settings(environ), command
         self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
+        self._is_tensorflow = self._job.framework == "tensorflow"
         self._state = "starts"  # starts, idle, runs, done.
         self._held: list[socket.socket] = []  # The ports of the next round, or of this one.
         self._round: Group | None = None  # The last round that this host has joined.
@@ -144,6 +145,8 @@ class Agent(HostAgent):
     async def _end_workers(self) -> None:
         if self._state == "runs":
             await self._end_torchrun()
+        if self._starts:
+            await self._copied(range(1 if self._is_tensorflow else self._settings.nproc))
         if self._forks:
             if self._forks.returncode is None:
                 self._forks.kill()
@@ -198,7 +201,7 @@ class Agent(HostAgent):
             "KIT_FAILURE": json.dumps(asdict(before) if before else None),
         }
         worker = [str(PROGRAM), "worker", *self._command]
-        if self._job.framework == "tensorflow":
+        if self._is_tensorflow:
             return {"argv": worker, "environ": own | tensorflow_environ(around, rank)}
         argv = torchrun_argv(self._settings.nproc, around, rank, self._job.name)
         argv += ["--log-dir", str(self._folder), *worker]
@@ -278,7 +281,7 @@ class Agent(HostAgent):
 
     async def _watch_connections(self) -> None:
         """Check at intervals whether this host's processes are connected to others of the job."""
-        one = self._job.framework == "tensorflow" or self._settings.nproc == 1
+        one = self._is_tensorflow or self._settings.nproc == 1
         while True:
             await asyncio.sleep(LOOK_EVERY)
             found, pid = self._connections, self._pid

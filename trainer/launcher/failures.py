@@ -28,7 +28,7 @@ def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
     code, message = failures[rank].exitcode, failures[rank].message
     who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
     trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
-    said = exception_of(trace) or exception_in(folder / str(rank))
+    said = exception_of(trace) or exception_in(folder / str(rank), code)
     return worker_failure(who, code, said, trace, rank)
 
 
@@ -48,7 +48,7 @@ def worker_failure(
     `said` is its exception, or its last line in quotes, if it is known. A worker that has raised an
     exception has failed by itself, also if it aborts at its end: gloo may do that.
     """
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    how = how_ended(code)
     said = "" if how in KILLS else said
     text, fault = f"{who}, {how}{f': {said}' if said else ''}", fault_of(how, said)
     if code < 0:
@@ -71,13 +71,24 @@ def fault_of(how: str, said: str) -> str:
     return f"{kind[0]} {place[0] if place else ''}".rstrip() if kind else how
 
 
-def exception_in(file: Path) -> str:
-    """The exception that a worker's `Prefix` writes shortly after the worker's end, or ""."""
-    for _ in range(20):
+def how_ended(code: int) -> str:
+    """Describe an exit code, negative for a signal."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def exception_in(file: Path, code: int, seconds: float = 5.0) -> str:
+    """The exception that a worker's `Prefix` writes when it has copied all lines, or "".
+
+    It does so when the worker and all processes with its streams have ended: this waits for at most
+    `seconds`. A worker that was killed has no exception, but often children that live for longer.
+    """
+    deadline = time.monotonic() + (1.0 if how_ended(code) in KILLS else seconds)
+    while True:
         with suppress(OSError):
             return file.read_text(errors="replace")
+        if time.monotonic() > deadline:
+            return ""
         time.sleep(0.05)
-    return ""
 
 
 MESSAGE = 500  # Characters of an exception in messages and events.

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +28,14 @@ from trainer.group.messages import (
     served,
 )
 from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.failures import exception_in
 from trainer.launcher.limits import LOOKS, LimitWatch, tell_end
 from trainer.launcher.metrics import Metrics, serve_metrics
 from trainer.launcher.output import emit, say
 from trainer.launcher.settings import endpoint_text, parse_endpoint, read_job
+
+LAST_LINES = 2.0
+"""Seconds to wait for the last lines of workers: what they have started may hold their streams."""
 
 
 class HostAgent(ABC):
@@ -116,6 +120,12 @@ class HostAgent(ABC):
             await self._end_workers()
             server.close()
             await served(self._serving)
+
+    async def _copied(self, local_ranks: Iterable[int]) -> None:
+        """Wait until the last lines of workers are copied: a container ends with this process."""
+        files = [self._folder / f"local-{each}" for each in local_ranks]
+        ends = [asyncio.to_thread(exception_in, each, 0, LAST_LINES) for each in files]
+        await asyncio.gather(*ends)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         async def act() -> None:

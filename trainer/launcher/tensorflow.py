@@ -67,6 +67,6 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
         return 128 + received[0]
     if code:
         rank = int(environ["RANK"])
-        said = exception_in(Path(environ["KIT_LAST_WORDS"], str(rank)))
+        said = exception_in(Path(environ["KIT_LAST_WORDS"], str(rank)), code)
         tell_failure(agent, worker_failure(f"rank {rank} failed", code, said, rank=rank))
     return 0

@@ -141,8 +141,8 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
             raise TimeoutError
         connection.request("POST", path, content, dict(headers))
         answer = connection.getresponse()
-    except (OSError, HTTPException, ValueError):
-        if late.is_set():
+    except (OSError, HTTPException, ValueError) as error:
+        if late.is_set() or isinstance(error, TimeoutError):
             raise TimeoutError(f"not within {TRY:.0f} s") from None
         raise
     finally:

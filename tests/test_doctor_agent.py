@@ -21,6 +21,7 @@ from tests.ports import free_port
 from tests.sandbox import Project
 from tests.test_discover import GV100, TITAN
 from tests.test_doctor import FACTS, HOST, REPORT, USE, WANTED
+from tests.trainer.hosts import wait_until
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -83,7 +84,8 @@ def test_it_hears_packets_to_ports_of_others(ask: Ask) -> None:
         ask("send", me="other", token=token + 1, targets=[to_it])
         assert ask("report")["heard"] == []
         ask("send", me="a", token=token, targets=[to_it])
-        assert ask("report")["heard"] == [["a", port, 42], ["a", port, 1200]]
+        both = [["a", port, 42], ["a", port, 1200]]
+        wait_until(lambda: ask("report")["heard"] == both, "both packets")
 
 
 def test_it_lists_files_and_the_trainers_data(ask: Ask, tmp_path: Path) -> None:

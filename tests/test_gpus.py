@@ -202,7 +202,7 @@ def test_an_nvidia_smi_that_hangs_is_asked_once(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     smi = f"#!/bin/sh\necho call >>{calls}\nexec sleep 60\n"
     found = run_probe(
-        tmp_path, smi, {"gpu-query", "gpu-bus", "cuda"}, **{"timeout 30": "timeout 0.2"}
+        tmp_path, smi, {"gpu-query", "gpu-bus", "cuda"}, **{"timeout 30": "timeout 3"}
     )
     assert found.gpu_fault == "nvidia-smi does not answer within 30 s"
     assert calls.read_text() == "call\n"

@@ -1253,7 +1253,7 @@ def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
     code, message = failures[rank].exitcode, failures[rank].message
     who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
     trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
-    said = exception_of(trace) or exception_in(folder / str(rank))
+    said = exception_of(trace) or exception_in(folder / str(rank), code)
     return worker_failure(who, code, said, trace, rank)
 
 
@@ -1273,7 +1273,7 @@ def worker_failure(
     `said` is its exception, or its last line in quotes, if it is known. A worker that has raised an
     exception has failed by itself, also if it aborts at its end: gloo may do that.
     """
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    how = how_ended(code)
     said = "" if how in KILLS else said
     text, fault = f"{who}, {how}{f': {said}' if said else ''}", fault_of(how, said)
     if code < 0:
@@ -1296,13 +1296,24 @@ def fault_of(how: str, said: str) -> str:
     return f"{kind[0]} {place[0] if place else ''}".rstrip() if kind else how
 
 
-def exception_in(file: Path) -> str:
-    """The exception that a worker's `Prefix` writes shortly after the worker's end, or ""."""
-    for _ in range(20):
+def how_ended(code: int) -> str:
+    """Describe an exit code, negative for a signal."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def exception_in(file: Path, code: int, seconds: float = 5.0) -> str:
+    """The exception that a worker's `Prefix` writes when it has copied all lines, or "".
+
+    It does so when the worker and all processes with its streams have ended: this waits for at most
+    `seconds`. A worker that was killed has no exception, but often children that live for longer.
+    """
+    deadline = time.monotonic() + (1.0 if how_ended(code) in KILLS else seconds)
+    while True:
         with suppress(OSError):
             return file.read_text(errors="replace")
+        if time.monotonic() > deadline:
+            return ""
         time.sleep(0.05)
-    return ""
 
 
 MESSAGE = 500  # Characters of an exception in messages and events.
@@ -3513,7 +3524,7 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
         return 128 + received[0]
     if code:
         rank = int(environ["RANK"])
-        said = exception_in(Path(environ["KIT_LAST_WORDS"], str(rank)))
+        said = exception_in(Path(environ["KIT_LAST_WORDS"], str(rank)), code)
         tell_failure(agent, worker_failure(f"rank {rank} failed", code, said, rank=rank))
     return 0
 
@@ -3753,6 +3764,9 @@ class Asking(threading.Thread):
 # It holds a connection to the coordinator, repeats the host's report, and receives orders. While the
 # coordinator does not answer, the workers continue.
 
+LAST_LINES = 2.0
+"""Seconds to wait for the last lines of workers: what they have started may hold their streams."""
+
 
 class HostAgent(ABC):
     """The agent of this host; a subclass drives its workers."""
@@ -3836,6 +3850,12 @@ class HostAgent(ABC):
             await self._end_workers()
             server.close()
             await served(self._serving)
+
+    async def _copied(self, local_ranks: Iterable[int]) -> None:
+        """Wait until the last lines of workers are copied: a container ends with this process."""
+        files = [self._folder / f"local-{each}" for each in local_ranks]
+        ends = [asyncio.to_thread(exception_in, each, 0, LAST_LINES) for each in files]
+        await asyncio.gather(*ends)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         async def act() -> None:
@@ -3993,6 +4013,7 @@ class Agent(HostAgent):
         super().__init__(environ, folder)
         self._settings, self._command = Settings(environ), command
         self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
+        self._is_tensorflow = self._job.framework == "tensorflow"
         self._state = "starts"  # starts, idle, runs, done.
         self._held: list[socket.socket] = []  # The ports of the next round, or of this one.
         self._round: Group | None = None  # The last round that this host has joined.
@@ -4090,6 +4111,8 @@ class Agent(HostAgent):
     async def _end_workers(self) -> None:
         if self._state == "runs":
             await self._end_torchrun()
+        if self._starts:
+            await self._copied(range(1 if self._is_tensorflow else self._settings.nproc))
         if self._forks:
             if self._forks.returncode is None:
                 self._forks.kill()
@@ -4144,7 +4167,7 @@ class Agent(HostAgent):
             "KIT_FAILURE": json.dumps(asdict(before) if before else None),
         }
         worker = [str(PROGRAM), "worker", *self._command]
-        if self._job.framework == "tensorflow":
+        if self._is_tensorflow:
             return {"argv": worker, "environ": own | tensorflow_environ(around, rank)}
         argv = torchrun_argv(self._settings.nproc, around, rank, self._job.name)
         argv += ["--log-dir", str(self._folder), *worker]
@@ -4224,7 +4247,7 @@ class Agent(HostAgent):
 
     async def _watch_connections(self) -> None:
         """Check at intervals whether this host's processes are connected to others of the job."""
-        one = self._job.framework == "tensorflow" or self._settings.nproc == 1
+        one = self._is_tensorflow or self._settings.nproc == 1
         while True:
             await asyncio.sleep(LOOK_EVERY)
             found, pid = self._connections, self._pid
@@ -5335,8 +5358,8 @@ def post(url: str, content: bytes, headers: Mapping[str, str]) -> tuple[int, HTT
             raise TimeoutError
         connection.request("POST", path, content, dict(headers))
         answer = connection.getresponse()
-    except (OSError, HTTPException, ValueError):
-        if late.is_set():
+    except (OSError, HTTPException, ValueError) as error:
+        if late.is_set() or isinstance(error, TimeoutError):
             raise TimeoutError(f"not within {TRY:.0f} s") from None
         raise
     finally:

@@ -89,7 +89,7 @@ def write_ssh_config(settings: Settings, nodes: Iterable[str]) -> None:
         "  StrictHostKeyChecking yes\n"
         # The default, which resists quantum computers, takes 0.07 s of a core on each side.
         "  KexAlgorithms curve25519-sha256\n"
-        "  ConnectTimeout 5\n"
+        "  ConnectTimeout 15\n"
     )
     program = settings.folder / "bin" / "ssh"
     program.parent.mkdir(exist_ok=True)

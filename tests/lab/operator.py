@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Docker
-from tests.lab.conftest import CLUSTER, Lab
+from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.sandbox import Project
 from tests.warm import warm_kit
 
@@ -73,6 +73,17 @@ class Operator:
         told = json.loads(self.kit("status", "--json"))
         every = told["jobs"] + told["servers"]
         return next((entry for entry in every if entry["job"] == job), {})
+
+    def progress(self, job: str = "digits") -> dict[str, Any]:
+        """Return a job's progress, once its log can be read: a busy engine may be late with it."""
+        found: dict[str, Any] = {}
+
+        def read() -> bool:
+            found.update(self.status(job).get("progress") or {})
+            return bool(found)
+
+        wait_for(read, f"the progress of {job}")
+        return found
 
     def split(self, *arguments: str) -> str:
         """Move GPUs, and render."""

@@ -49,8 +49,8 @@ def test_a_slow_host_is_found_and_the_plan_counts_with_it(operator: Operator, la
     speeds = {(each["one"], each["other"]): each["backward"] for each in found["links"]}
     assert set(speeds) == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
     # What n3 sends is limited; what it receives is not.
-    assert 6e7 < speeds["n1", "n3"] < 1.1e8  # A busy machine only makes it slower.
-    assert speeds["n1", "n2"] > 3e8
+    assert 1e7 < speeds["n1", "n3"] < 1.1e8  # A busy machine only makes it slower.
+    assert speeds["n1", "n2"] > 1.3e8
     reduced = {tuple(each["hosts"]): each["seconds"] for each in found["reductions"]}
     assert set(reduced) == {*speeds, ("n1", "n2", "n3")}
     assert "links as measured by `kit bench`" in told

@@ -43,8 +43,8 @@ import http.server, os, threading, time
 from lib.words import WORD
 page = http.server.HTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler)
 threading.Thread(target=page.serve_forever, daemon=True).start()
-print(WORD, "in", os.getcwd(), "at", time.time(), flush=True)
 open("written", "w").write("by the script")
+print(WORD, "in", os.getcwd(), "at", time.time(), flush=True)
 time.sleep(600)
 """
 DATA = ("cluster: test", f"cluster: test\ndata: {{image: {IMAGE}}}")

@@ -194,6 +194,14 @@ def stop_and_read(operator: Operator, lab: Lab) -> None:
     for node in NODES[:2]:
         of_job = ("--filter", "name=train-digits")
         wait_for(lambda: not lab.docker(node, "ps", "-aq", *of_job), f"no container on {node}")  # noqa: B023
+    last = [f"{node} | launch {node}: ended on SIGTERM" for node in NODES[:2]]
+
+    def kept() -> bool:
+        """Whether the collectors have the last lines, which they may read after the end."""
+        lines = operator.kit("logs", "digits")
+        return all(each in lines for each in last)
+
+    wait_for(kept, "the last lines")
     for asked in ((), ("--run", "1"), ("--since", "yesterday")):
         lines = operator.kit("logs", "digits", *asked)
         for node in NODES[:2]:

@@ -42,7 +42,7 @@ table inet lab {
 
 def reaches(lab: Lab, node: str, port: int) -> bool:
     """Tell whether n1 can connect to a port of a node."""
-    return lab.ssh("n1", f"timeout 2 bash -c '</dev/tcp/{node}/{port}'").returncode == 0
+    return lab.ssh("n1", f"timeout 5 bash -c '</dev/tcp/{node}/{port}'").returncode == 0
 
 
 STORES = (
@@ -110,7 +110,7 @@ MISSED = """\
 touch /run/missed
 until [ "$(docker info --format "{{.Swarm.LocalNodeState}}")" = active ]; do sleep 0.1; done
 iptables -I OUTPUT -p tcp --dport 2377 -j DROP
-sleep 9 # Three heartbeats are 6 s.
+sleep 15 # Three heartbeats are 6 s; a busy manager notices later.
 """
 
 

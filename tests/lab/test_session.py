@@ -15,6 +15,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,8 +188,13 @@ def test_a_person_works_in_a_session(
     status = operator.status("own")
     assert re.search("ended after its max_duration of 60 s, saved at step [0-9]+", str(status))
     assert {host["exit_status"] for host in status["hosts"]} == {0}
+
     # People know of both ends, once, though the receiver's first answer was an error.
-    wait_for(lambda: len({each.body["id"] for each in receiver.posted}) == 2, "two notifications")
-    told = [(each.body["kind"], each.body["job"]) for each in receiver.posted]
+    # A host of a busy machine may be silent for a moment, which is told, too.
+    def ends() -> list[dict[str, Any]]:
+        return [each.body for each in receiver.posted if each.body["kind"] != "host_lost"]
+
+    wait_for(lambda: len({each["id"] for each in ends()}) == 2, "two notifications")
+    told = [(each["kind"], each["job"]) for each in ends()]
     assert told == [("ended", "anna"), ("ended", "anna"), ("ended", "own")]
     assert all(each.headers["webhook-signature"].startswith("v1,") for each in receiver.posted)

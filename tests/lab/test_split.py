@@ -32,6 +32,7 @@ SERVER = f"""\
 image: {IMAGE}
 job: digits
 token: {{env: DIGITS_TOKEN}}
+timeout: 25s
 environment: {{OMP_NUM_THREADS: "1"}}
 """
 TOKEN = "hush-4"
@@ -150,18 +151,19 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
 
     wait_for(lambda: ranks() == [0, 1, 2], "both hosts to train")  # One may begin alone.
     first = lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-on-n1")
-    at, began = operator.status()["progress"]["step"], time.time()
+    at, began = operator.progress()["step"], time.time()
 
     # The weakest GPU is the Quadro: n1 is unchanged, and continues with n2's other GPU.
     assert "kit split --infer 0" in operator.split("--infer", "1")
     operator.kit("deploy", DIGITS_TOKEN=TOKEN)
     url = f"http://{lab.settings.address('n2')}:8080"
     wait_for(lambda: ready(url), "a checkpoint to be served")
-    wait_for(lambda: (operator.status()["progress"] or {"step": 0})["step"] > at, "training")
+    wait_for(lambda: operator.progress()["step"] > at, "training")
     assert lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-on-n1") == first
     (training, serving) = lab.uuids("n2")
-    assert seen(operator, "digits") == {"n1": lab.uuids("n1"), "n2": [training]}
-    assert seen(operator, "serve-digits") == {"n2": [serving]}
+    rest = {"n1": lab.uuids("n1"), "n2": [training]}
+    wait_for(lambda: seen(operator, "digits") == rest, "what the training sees")
+    wait_for(lambda: seen(operator, "serve-digits") == {"n2": [serving]}, "what the server sees")
     told = events(lab, "n2", began)
     assert told.index(("die", "train-digits_train-on-n2")) < told.index(
         ("start", "serve-digits_serve-on-n2")
@@ -180,7 +182,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     assert client.failed == []
     both = {"n1": lab.uuids("n1"), "n2": [serving]}
     wait_for(lambda: seen(operator, "serve-digits") == both, "what both see")
-    assert seen(operator, "digits") == {"n2": [training]}
+    wait_for(lambda: seen(operator, "digits") == {"n2": [training]}, "what the training sees")
     assert lab.docker("n2", "ps", "--quiet", "--filter", "name=train-digits_train-on-n2") == stays
     # n1 is no longer in the job: its server gets checkpoints from n2.
     wait_for(

@@ -219,8 +219,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     whole = re.compile(alone.pattern + r".*3 processes on n1, n2 continue", re.DOTALL)
     wait_for(lambda: whole.search(own()), "n2 to be back in the run")
     # After these checks the job is made shorter.
-    wait_for(lambda: operator.status()["progress"], "its figures")
-    done = operator.status()["progress"]["epoch"]
+    done = operator.progress()["epoch"]
     operator.write({"digits": QUICK.replace("epochs: 30", f"epochs: {done + 30}")})
     operator.kit("deploy")
     wait_for(lambda: operator.status()["state"] == "completed", "the end")

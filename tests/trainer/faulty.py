@@ -31,8 +31,8 @@ SIMULATED = "FAULT_SIMULATED" in os.environ
 
 def unlucky() -> bool:
     """Whether this is the rank with the fault; it is known once there is a group."""
-    rank = int(os.environ.get("RANK", "-1"))
-    if rank != int(os.environ.get("FAULT_RANK", "1")):
+    rank, wanted = os.environ.get("RANK"), os.environ.get("FAULT_RANK", "1")
+    if rank is None or wanted not in {rank, "any"}:
         return False
     return WORLD == 1 or distributed.get_world_size() >= WORLD
 

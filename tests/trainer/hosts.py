@@ -190,8 +190,9 @@ class Task:
 
     def end(self) -> None:
         """Kill the process and its descendants only."""
-        kill_all(descendants(self.process.pid))
-        self.process.kill()
+        below = descendants(self.process.pid)
+        self.process.kill()  # First, so that it does not tell of the end of the others.
+        kill_all(below)
         self.process.wait(DEADLINE)
 
 

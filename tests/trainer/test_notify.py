@@ -492,8 +492,13 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
         # The coordinator stays while a host is there.
         lab.write("nowhere.py")
         assert lab.host("n2", "1:1").wait() == 2
-        wait_until(lambda: bool(good.posted), "the failure")
-        body = good.posted[0].body
+
+        def told() -> list[dict[str, Any]]:
+            """What was posted, without the hosts of a busy machine that are silent for a moment."""
+            return [each.body for each in good.posted if each.body["kind"] != "host_lost"]
+
+        wait_until(lambda: bool(told()), "the failure")
+        body = told()[0]
         assert (body["kind"], body["hosts"], body["exit_code"]) == ("failed", ["n2"], 2)
         assert "nowhere.py is not a file in" in body["message"]
         done = subprocess.run(
@@ -502,12 +507,12 @@ def test_what_cannot_start_is_told_and_what_a_person_ends_is_not(tmp_path: Path)
             check=False,
         )
         assert done.returncode == 0
-        wait_until(lambda: len(good.posted) == 2, "the session")
-        assert good.posted[1].body["message"] == "in 10 minutes"
+        wait_until(lambda: len(told()) == 2, "the session")
+        assert told()[1]["message"] == "in 10 minutes"
         task.process.send_signal(signal.SIGTERM)
         assert task.wait() == 128 + signal.SIGTERM
         rendezvous.end()
-        assert good.kinds == ["failed", "session_ending"]
+        assert [each["kind"] for each in told()] == ["failed", "session_ending"]
         lab.serve()
         # A job that ends by itself before it has begun to train.
         long = {"setup": ["exec sleep 600"], "max_duration": 1, "command": ["script.py"]}

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from tests.ports import free_port
-from tests.trainer.hosts import ROOT, Hosts, descendants, hosts, wait_until
+from tests.trainer.hosts import ROOT, Hosts, descendants, hosts, kill_all, wait_until
 from tests.trainer.servers import FORM, Server, encoded, form, inputs, start
 from tests.trainer.strokes import draw
 from trainer.serve import decoding
@@ -132,6 +132,18 @@ def test_a_form_of_thousands_of_parts_or_with_damage_is_refused(server: Server) 
     assert "Traceback" not in server.task.text
 
 
+def running_decoders() -> list[int]:
+    """The decoders of this process."""
+
+    def decodes(pid: int) -> bool:
+        try:
+            return b"trainer.serve.decoder" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:  # It has ended.
+            return False
+
+    return [pid for pid in descendants(os.getpid()) if decodes(pid)]
+
+
 def test_a_decoder_is_killed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(decoders: Decoders, body: bytes) -> int:
         values, top = await decoders.read(body, JSON, DIGITS, LIMITS)
@@ -147,14 +159,14 @@ def test_a_decoder_is_killed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(decoding, "SECONDS", 60)
         assert await read(decoders, good) == 6
         # One that was killed for lack of memory, say, is replaced.
-        for pid in descendants(os.getpid()):
-            if b"trainer.serve.decoder" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+        kill_all(running_decoders())
         with suppress(Refusal):  # Its end may not be noticed yet: then this request finds it.
             await read(decoders, good)
         assert await read(decoders, good) == 6
         decoders.close()
-        await asyncio.sleep(0.2)  # The loop closes the pipes of those that were killed.
+        while running_decoders():
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)  # The loop closes the pipes of those that were killed.
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     asyncio.run(asyncio.wait_for(tried(), 90))

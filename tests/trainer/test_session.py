@@ -103,7 +103,7 @@ def events(output: str) -> list[dict[str, Any]]:
 
 
 def test_a_session_ends_after_its_time_with_its_programs(tmp_path: Path) -> None:
-    container = Container(tmp_path, max_duration=2)
+    container = Container(tmp_path, max_duration=6)
     process = container.begun()
     deadline = read_deadline(container.notes)
     assert deadline is not None
@@ -234,7 +234,7 @@ def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_home_that_cannot_be_written_any_more_ends_as_others_do(tmp_path: Path) -> None:
-    container = Container(tmp_path, max_duration=3)
+    container = Container(tmp_path, max_duration=8)
     process = container.begun()
     shutil.rmtree(container.home / ".kit")
     (container.home / ".kit").touch()
@@ -307,7 +307,7 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 
 def test_a_jupyter_that_cannot_start_is_told_once(tmp_path: Path) -> None:
-    container = Container(tmp_path, max_duration=2)
+    container = Container(tmp_path, max_duration=5)
     container.env["PATH"] = f"{tmp_path / 'bin'}:{container.env['PATH']}"
     program(tmp_path / "bin", "jupyter-lab", "#!/nowhere/python\n")
     status, output = container.run()

@@ -80,12 +80,16 @@ def begins(pair: Pair) -> None:
     """All ranks tell their places, and rank 0 how it goes."""
     pair.start("1:2", 9999)
     wait_until(lambda: pair.epoch().world_size == 3 and pair.epoch().epoch > 1, "three ranks")
-    ranks = {
-        (host, each.local_rank): each.rank
-        for host, task in zip(NAMES, pair.tasks, strict=True)
-        for each in task.of(events.Member)
-    }
-    assert sorted(ranks.values()) == [0, 1, 2]
+
+    def ranks() -> list[int]:
+        found = {
+            (host, each.local_rank): each.rank
+            for host, task in zip(NAMES, pair.tasks, strict=True)
+            for each in task.of(events.Member)
+        }
+        return sorted(found.values())
+
+    wait_until(lambda: ranks() == [0, 1, 2], "the places of all ranks")
     assert pair.newest(events.Begin).epochs == 9999
     epoch = pair.epoch()
     assert epoch.steps - epoch.step == (9999 - epoch.epoch) * 15

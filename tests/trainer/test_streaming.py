@@ -22,7 +22,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies
 
-from tests.trainer.hosts import ROOT, hosts, metrics, wait_until, write_job
+from tests.trainer.hosts import PACE, ROOT, hosts, metrics, wait_until, write_job
 from tests.trainer.test_trainer_exchange import launch
 from tests.trainer.test_trainer_workloads import draw_images
 from trainer.contract.job import Train
@@ -202,7 +202,7 @@ def test_a_training_streams_from_a_server_and_continues(packed: Path, tmp_path: 
         }  # fmt: skip
         job = write_job(tmp_path, **about)
         environment = {"KIT_SHARD_CACHE": tmp_path / "cache"}
-        task = launch(local, job, 2, **environment)
+        task = launch(local, job, 2, **environment, **PACE)
         wait_until(lambda: len(metrics(tmp_path / "digits")) > 3, "three epochs")
         task.process.terminate()
         task.wait()

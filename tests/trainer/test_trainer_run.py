@@ -78,7 +78,8 @@ def test_the_store_ends_with_its_run(finished: Finished) -> None:
 
 def test_the_end_is_notified_of_once_with_its_figures(finished: Finished) -> None:
     assert finished.store.wait() == 0
-    [posted] = finished.hook.posted
+    # A host of a busy machine may be silent for a moment.
+    [posted] = [each for each in finished.hook.posted if each.body["kind"] != "host_lost"]
     body, end = posted.body, metrics(finished.folder / "pc1", finished.folder / "pc2")[-1]
     assert (body["kind"], body["checkpoint"]) == ("completed", "step-00000150")
     assert {key: body[key] for key in ("step", "epoch", "accuracy")} == {
@@ -225,7 +226,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
 def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
     folders = (tmp_path / "pc1", tmp_path / "pc2")
     with hosts(tmp_path) as local:
-        pc1, pc2 = local.pair(write_job(tmp_path, epochs=12, every_epochs=12), nnodes="1:2", **PACE)
+        pc1, pc2 = local.pair(write_job(tmp_path, epochs=18, every_epochs=18), nnodes="1:2", **PACE)
         wait_until(
             lambda: any(x["epoch"] > 1 and x["world_size"] == 3 for x in metrics(*folders)), ""
         )
@@ -239,7 +240,7 @@ def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
     # The work of the host that left is not repeated.
     assert f"1 process on pc1 continues at step {stop['step']}, " in pc1.text
     end = metrics(*folders)[-1]
-    assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 12)
+    assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 18)
 
 
 def test_a_script_of_the_users_own_runs_unchanged(tmp_path: Path) -> None:

@@ -191,10 +191,10 @@ def test_a_person_works_in_a_session(
 
     # People know of both ends, once, though the receiver's first answer was an error.
     # A host of a busy machine may be silent for a moment, which is told, too.
-    def ends() -> list[dict[str, Any]]:
+    def ended() -> list[dict[str, Any]]:
         return [each.body for each in receiver.posted if each.body["kind"] != "host_lost"]
 
-    wait_for(lambda: len({each["id"] for each in ends()}) == 2, "two notifications")
-    told = [(each["kind"], each["job"]) for each in ends()]
+    wait_for(lambda: len({each["id"] for each in ended()}) == 2, "two notifications")
+    told = [(each["kind"], each["job"]) for each in ended()]
     assert told == [("ended", "anna"), ("ended", "anna"), ("ended", "own")]
     assert all(each.headers["webhook-signature"].startswith("v1,") for each in receiver.posted)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -46,34 +49,57 @@ class Echo:
         self._socket.close()
 
 
+ENDLESS = ["sh", "-c", "echo $$; exec yes"]
+PROGRAM = """
+import os, sys
+from contextlib import suppress
+from kit.hosts import forward
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+def ready(port):
+    print(port, flush=True)
+
+with suppress(KeyboardInterrupt):
+    forward.serve(0, sys.argv[1:], os.environ, say, ready)
+"""
+
+
 @contextmanager
-def forwarded(port: int, said: list[str]) -> Iterator[int]:
-    """Forward a port here to `port`, through the program that runs in containers."""
-    loop, opened, place = asyncio.new_event_loop(), threading.Event(), list[int]()
-
-    def ready(number: int) -> None:
-        place.append(number)
-        opened.set()
-
-    command = [sys.executable, *forward.words(port)[1:]]
-    task = loop.create_task(forward.serve(0, command, os.environ, said.append, ready))
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner, suppress(asyncio.CancelledError):
-            runner.run(wait_for(task))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert opened.wait(30)
+def forwarded(command: Sequence[str], said: list[str]) -> Iterator[int]:
+    """Forward a port here to a command until Ctrl-C; what is said is collected in `said`."""
+    program = [sys.executable, "-c", PROGRAM, *command]
+    process = subprocess.Popen(
+        # A shell's background processes ignore Ctrl-C, and so do their children.
+        ["env", "--default-signal=INT", *program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    listening = threading.Thread(target=_collect, args=(process.stderr, said))
+    listening.start()
     try:
-        yield place[0]
+        yield int(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
     finally:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join(30)
+        process.kill()
+        process.wait()
+        listening.join(30)
+        process.stdout.close()
+        process.stderr.close()
 
 
-async def wait_for(task: asyncio.Task[None]) -> None:
-    await task
+def _collect(lines: IO[str], said: list[str]) -> None:
+    said.extend(line.rstrip("\n") for line in lines)
+
+
+def to(port: int) -> list[str]:
+    """The program that connects with a port in a container."""
+    return [sys.executable, *forward.words(port)[1:]]
 
 
 def exchange(port: int, content: bytes) -> bytes:
@@ -96,7 +122,7 @@ def test_connections_carry_all_bytes_at_the_same_time() -> None:
     echo, said = Echo(), list[str]()
     contents = [os.urandom(3_000_000), b"", bytes(range(256))]
     answers: dict[int, bytes] = {}
-    with forwarded(echo.port, said) as port:
+    with forwarded(to(echo.port), said) as port:
         threads = [
             threading.Thread(
                 target=lambda i, c: answers.update({i: exchange(port, c)}), args=(i, content)
@@ -116,7 +142,7 @@ def test_a_port_without_a_program_is_told_and_others_go_on() -> None:
     with socket.create_server((forward.HERE, 0)) as free:
         port = free.getsockname()[1]
     said: list[str] = []
-    with forwarded(port, said) as here:
+    with forwarded(to(port), said) as here:
         assert exchange(here, b"x") == b""
         assert exchange(here, b"x") == b""
         # The connection ends a moment before the program that has its reason.
@@ -128,7 +154,31 @@ def test_a_port_that_is_in_use_here() -> None:
     with socket.create_server((forward.HERE, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} of this machine cannot be opened"):
-            asyncio.run(forward.serve(port, ["true"], {}, print, lambda _: None))
+            forward.serve(port, ["true"], {}, print, lambda _: None)
+
+
+def test_ctrl_c_ends_connections_without_a_word() -> None:
+    """One whose client does not read, and some that have just ended."""
+    echo, said = Echo(), list[str]()
+    with forwarded(ENDLESS, said) as port:
+        client = socket.create_connection((forward.HERE, port), 30)
+        process = int(client.recv(100).split()[0])
+    client.close()
+    wait_until(lambda: not Path(f"/proc/{process}").exists(), "the end of the command")
+    for _ in range(3):
+        with forwarded(to(echo.port), said) as port:
+            assert exchange(port, b"x") == b"x"
+    echo.close()
+    assert said == []
+
+
+def test_a_client_that_goes_away_ends_its_command_without_a_word() -> None:
+    said: list[str] = []
+    with forwarded(ENDLESS, said) as port:
+        with socket.create_connection((forward.HERE, port), 30) as client:
+            process = int(client.recv(100).split()[0])
+        wait_until(lambda: not Path(f"/proc/{process}").exists(), "the end of the command")
+    assert said == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from contextlib import suppress
@@ -71,7 +70,7 @@ def _to_container(
         click.echo(f"http://{forward.HERE}:{opened}/ is port {there} of {name} on {chosen.host}")
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(forward.serve(here, command, clean(os.environ), say, ready))
+        forward.serve(here, command, clean(os.environ), say, ready)
 
 
 def _to_service(lowered: Lowered, name: str, port: str | None, jobs: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
@@ -77,7 +76,7 @@ def jupyter(name: str, paths: Paths, engine: str | None, *, port: int) -> None:
         click.echo(f"http://{forward.HERE}:{opened}/lab?token={answer['token']}")
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(forward.serve(port, line, clean(os.environ), say, ready))
+        forward.serve(port, line, clean(os.environ), say, ready)
 
 
 @command.command("list")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+import select
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from kit.errors import InputError, KitError
 from kit.hosts import relay, ssh
@@ -19,8 +21,6 @@ HERE = "127.0.0.1"
 BLOCK = 2**16
 POLL = 0.05
 """Seconds between two checks whether ssh listens."""
-TERMINATED = 2.0
-"""Seconds for a command to end on SIGTERM."""
 RELAY = Path(relay.__file__).read_text(encoding="utf-8")
 
 
@@ -29,82 +29,84 @@ def words(port: int) -> tuple[str, ...]:
     return ("python3", "-c", RELAY, str(port))
 
 
-async def serve(
+def serve(
     local: int,
     command: Sequence[str],
     environment: Mapping[str, str],
     say: Say,
     ready: Callable[[int], None],
-) -> None:
-    """Run the command for each connection to a port here, until cancelled; 0 is a free port.
+) -> NoReturn:
+    """Run the command for each connection to a port here, until interrupted; 0 is a free port.
+
+    As in inetd(8), the connection is the command's standard input and output.
 
     Raises:
         InputError: The port is in use.
     """
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await _relay(command, environment, reader, writer, say)
-        finally:
-            writer.close()
-
     try:
-        server = await asyncio.start_server(connected, HERE, local)
+        server = socket.create_server((HERE, local))
     except OSError as error:
         raise _in_use(local, error.strerror or str(error)) from None
-    async with server:
-        ready(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
+    connections = _Connections(command, environment, say)
+    with server:
+        ready(server.getsockname()[1])
+        try:
+            while True:
+                connections.add(server.accept()[0])
+        finally:
+            connections.end()
 
 
-async def _relay(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    say: Say,
-) -> None:
-    pipe = subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    sending = asyncio.create_task(_copy(reader, process.stdin))
-    errors = asyncio.create_task(process.stderr.read())
-    try:
-        if await _copy(process.stdout, writer) and await process.wait():
-            said = (await errors).decode(errors="replace").strip()
-            say(f"a connection failed: {said.splitlines()[-1] if said else 'the container ended'}")
-    finally:
-        sending.cancel()
-        errors.cancel()
-        await _end(process)
+class _Connections:
+    """The commands of open connections."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], say: Say) -> None:
+        self._command = command
+        self._environment = environment
+        self._say = say
+        self._open: set[subprocess.Popen[bytes]] = set()
+
+    def add(self, connection: socket.socket) -> None:
+        process = subprocess.Popen(
+            self._command,
+            stdin=connection.fileno(),
+            stdout=connection.fileno(),
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            start_new_session=True,  # kit handles Ctrl-C, not its commands.
+        )
+        self._open.add(process)
+        following = threading.Thread(target=self._follow, args=(process, connection), daemon=True)
+        following.start()
+
+    def _follow(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        with connection:
+            said = process.communicate()[1].decode(errors="replace").strip()
+            if process.returncode and process in self._open and not _is_gone(connection):
+                reason = said.splitlines()[-1] if said else "the container ended"
+                self._say(f"a connection failed: {reason}")
+            self._open.discard(process)
+            _close(connection)
+
+    def end(self) -> None:
+        ended, self._open = self._open, set()
+        for process in ended:
+            process.kill()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a command; docker's does not always end on SIGTERM while a connection is open."""
-    with suppress(ProcessLookupError):
-        process.terminate()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), TERMINATED)
-            return
-        process.kill()
-    await process.wait()
+def _is_gone(connection: socket.socket) -> bool:
+    """Whether the client has closed or reset its connection: then a command fails without fault."""
+    poll = select.poll()
+    poll.register(connection, 0)  # poll(2) reports POLLHUP and POLLERR always.
+    return bool(poll.poll(0))
 
 
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> bool:
-    """Copy until the end of the input and pass the end on; return False if a side closes before."""
-    try:
-        while block := await source.read(BLOCK):
-            target.write(block)
-            await target.drain()
-        if target.can_write_eof():
-            target.write_eof()
-    except OSError:
-        return False
-    return True
+def _close(connection: socket.socket) -> None:
+    """Pass the end on, and wait for the client's: input that is not read would be a reset."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(BLOCK):
+            pass
 
 
 def tunnel(host: Host, local: int, address: str, port: int, ready: Callable[[], None]) -> None:

@@ -2236,7 +2236,7 @@ class Server:
         self._serving: set[asyncio.Task[None]] = set()
         self._ticked = self._used = time.monotonic()  # Times of the last tick, and of a host.
         self._stood = float("-inf")  # The last time at which this process was found suspended.
-        self._came = False  # Whether any host has connected.
+        self._came = False  # Whether any host has taken part: those that prepare only ask.
 
     async def serve(self, listener: socket.socket, begun: Callable[[], object]) -> int:
         """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
@@ -2285,7 +2285,6 @@ class Server:
                 if self._ticked - seen > HOST_SILENT:
                     self._lose(agent, f"is silent for {self._ticked - seen:.1f} s")
             self._tell()
-            self._came |= bool(self._seen)
             if self._seen or not self._came:
                 self._used = self._ticked
             alone = self._ticked - self._used
@@ -2309,6 +2308,7 @@ class Server:
                 agent = report.agent
                 self._seen[agent], self._writers[agent] = time.monotonic(), writer
                 self._decisions.report(report)
+                self._came |= agent in self._decisions.hosts and not report.asks
                 for gone in self._seen.keys() - self._decisions.hosts.keys():
                     self._forget(gone)
                 self._tell(answer=agent)

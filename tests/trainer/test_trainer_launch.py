@@ -1,5 +1,6 @@
 """The launcher: its decisions, and its messages when it cannot continue."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -25,8 +26,8 @@ from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job, write_progra
 from trainer.contract.exits import NOT_OVER
 from trainer.core.job import torch_fault
 from trainer.group.messages import REPORT_EVERY, Group, Member, Report, encode
-from trainer.group.server import FAREWELL
-from trainer.launcher import container, network, start
+from trainer.group.server import FAREWELL, Server
+from trainer.launcher import container, network, rounds, start
 from trainer.launcher.container import available_cores
 from trainer.launcher.disk import unchangeable
 from trainer.launcher.errors import FAILURE, LaunchError
@@ -780,3 +781,28 @@ def test_hosts_of_one_machine_run_setup_once(
 def test_a_worker_that_raises_has_failed_by_itself(code: int, said: str, kind: str) -> None:
     failure = worker_failure("rank 1 has failed", code, said)
     assert (failure.kind, failure.code) == (kind, 2 if kind == "input" else 1)
+
+
+def test_the_coordinator_waits_for_a_host_that_has_only_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "ABSENT", 0.3)
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked = Report("a", "n1", 1, asks=True)
+
+    async def told(report: Report) -> None:
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(encode(report))
+        await reader.readline()
+        writer.close()
+
+    async def serve() -> None:
+        server = Server(rounds.Rounds(time.monotonic))
+        serving = asyncio.create_task(server.serve(listener, lambda: None))
+        await told(asked)
+        await asyncio.sleep(1)
+        assert not serving.done()
+        await told(replace(asked, asks=False))
+        assert await asyncio.wait_for(serving, DEADLINE) == 0
+
+    asyncio.run(serve())

@@ -38,19 +38,36 @@ def document(printed: str, bracket: str) -> Any:
     return found
 
 
+def speeds_of(found: Any) -> dict[tuple[str, str], float]:
+    """The speed of each link towards its first host, in bits a second."""
+    return {(each["one"], each["other"]): each["backward"] for each in found["links"]}
+
+
+def measured(operator: Operator) -> Any:
+    """Measure again while a busy machine slows down streams: it never makes them faster."""
+    found: list[Any] = []
+
+    def is_quiet() -> bool:
+        found.append(document(operator.kit("bench", "--json"), "{"))
+        speeds = speeds_of(found[-1])
+        return speeds["n1", "n3"] > 6e7 and speeds["n1", "n2"] > 3e8
+
+    wait_for(is_quiet, "streams at the speed of their links")
+    return found[-1]
+
+
 def test_a_slow_host_is_found_and_the_plan_counts_with_it(operator: Operator, lab: Lab) -> None:
     lab.do("shape", "n3", "100mbit")
     try:
-        found = document(operator.kit("bench", "--json"), "{")
+        found = measured(operator)
         told = operator.kit("plan")
     finally:
         lab.do("shape", "n3", "off")
     assert found["failures"] == []
-    speeds = {(each["one"], each["other"]): each["backward"] for each in found["links"]}
+    speeds = speeds_of(found)
     assert set(speeds) == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
     # What n3 sends is limited; what it receives is not.
-    assert 1e7 < speeds["n1", "n3"] < 1.1e8  # A busy machine only makes it slower.
-    assert speeds["n1", "n2"] > 1.3e8
+    assert speeds["n1", "n3"] < 1.1e8
     reduced = {tuple(each["hosts"]): each["seconds"] for each in found["reductions"]}
     assert set(reduced) == {*speeds, ("n1", "n2", "n3")}
     assert "links as measured by `kit bench`" in told

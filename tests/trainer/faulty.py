@@ -51,7 +51,7 @@ def first_time() -> bool:
 def take_long() -> None:
     """Sleep, or compute for SECONDS."""
     if FAULT != "busy":
-        time.sleep(0.25 if FAULT == "slow" else 600)
+        time.sleep(0.6 if FAULT == "slow" else 600)
     elif first_time():
         ends = time.monotonic() + SECONDS
         while time.monotonic() < ends:

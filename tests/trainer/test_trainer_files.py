@@ -43,7 +43,7 @@ def epochs(text: str) -> list[int]:
 
 
 def test_a_script_goes_on_after_its_first_host_is_lost(tmp_path: Path) -> None:
-    job = write_script(tmp_path, 400, ["snapshot.pt"])
+    job = write_script(tmp_path, 4000, ["snapshot.pt"])
     with hosts(tmp_path) as local:
         endpoint = local.rendezvous(script=True)
         both = {
@@ -57,13 +57,16 @@ def test_a_script_goes_on_after_its_first_host_is_lost(tmp_path: Path) -> None:
         # A host that comes late joins the second round, and begins it with the others' files.
         late = "begins round 2 " in local.tasks[0].text
         assert late or not (tmp_path / left / "work" / "snapshot.pt").exists()
-        wait_until(
-            lambda: len(list(both[left].log.parent.glob(f"{left}/**/manifest.json"))) > 1, ""
-        )
+        reached, arrived = max(epochs(both[first].text)), set[Path]()
+
+        def come() -> bool:
+            arrived.update((tmp_path / left).glob("**/manifest.json"))
+            return len(arrived) > 4
+
+        # At most three were there, and one was on its way: the fifth is newer than `reached`.
+        wait_until(come, "later snapshots of the other host")
         both[first].end()
-        reached = max(epochs(both[first].text))
         before = len(both[left].text)
         wait_until(lambda: bool(epochs(both[left].text[before:])), "another epoch")
         resumed = epochs(both[left].text[before:])[0]
-        assert resumed >= 5
-        assert reached - resumed < 100  # A file is copied while the script goes on.
+        assert resumed >= max(5, reached - 6)

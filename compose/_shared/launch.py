@@ -1767,6 +1767,7 @@ class Knowledge:
     over: float | None = None  # Time at which the group ended; None while it continues.
     asked: bool = False  # Whether its workers must leave at the end of a step.
     ends: str = ""  # The key of the job by which all hosts end.
+    end: Order | None = None  # How the last run ended; None while there is a group.
     _began: float = 0.0
     _formed: float = 0.0
     _adopted: float | None = None
@@ -1821,7 +1822,7 @@ class Knowledge:
             return
         members = tuple(Member(agent, host_of(agent), "", 0) for agent in first.members)
         self.group = Group(first.generation, members, number=first.number)
-        self.over, self.asked = None, False
+        self.over, self.asked, self.end = None, False, None
         self._adopted = self._formed = self.clock()
         self.say(f"found the running {self._name(self.group)} with {self.group.names}")
 
@@ -1937,7 +1938,6 @@ class Decisions(Knowledge):
     """The coordinator's decisions."""
 
     times: Times = TRAINING
-    end: Order | None = None
     _ended: frozenset[str] = frozenset()  # The hosts that were present at the end.
     _enough: float | None = None  # Since when there are enough hosts for a first group.
     _change: float | None = None  # Since when a host wants to join or to end.
@@ -1946,15 +1946,18 @@ class Decisions(Knowledge):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the coordinator ends."""
-        return ABSENT if self.end or self.ends else float("inf")
+        return ABSENT if self.finished or self.ends else float("inf")
+
+    @property
+    def finished(self) -> Order | None:
+        """The end of the run, unless others are present: they start again, or have come late."""
+        return None if self.hosts and self._ended.isdisjoint(self.hosts) else self.end
 
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
-        if self.end and self.hosts and not self._ended & self.hosts.keys():
-            self.end, self.group, self.over = None, None, None  # Others start again.
         self._see_end()
-        if self.end:
-            return {agent: self.end if agent in self._ended else Order() for agent in self.hosts}
+        if end := self.finished:
+            return {agent: end if agent in self._ended else Order() for agent in self.hosts}
         self._adopt()
         if self.group and self.over is None:
             self._see_fault(self.group)
@@ -1963,8 +1966,6 @@ class Decisions(Knowledge):
         if not self.ends and (self.group is None or self.over is not None):
             self._form()
         orders = {agent: self._order(report) for agent, report in self.hosts.items()}
-        if not self.ends:
-            return orders
         return {agent: replace(order, ends=self.ends) for agent, order in orders.items()}
 
     def timed(self, order: Order) -> Order:
@@ -1996,18 +1997,19 @@ class Decisions(Knowledge):
     # ---- The end
 
     def _see_end(self) -> None:
-        for report in () if self.end else self.hosts.values():
+        for report in () if self.finished else self.hosts.values():
             if halt := report.halt or self._last_out(report):
-                self.end = Order("end", halt=replace(halt, host=report.host))
+                end = Order("end", halt=replace(halt, host=report.host))
                 self.say(f"stops the job on all hosts: {report.host}: {halt.message}")
                 self.notices.failed(report, halt)
             elif report.done:
-                self.end = Order("end")
+                end = Order("end")
                 self.say(f"{report.host} has trained to the end")
                 self.notices.completed(report.generation, "the training is complete", report)
-            if self.end:
-                self._ended = frozenset(self.hosts)
-                return
+            else:
+                continue
+            self.end, self._ended, self.group, self.over = end, frozenset(self.hosts), None, None
+            return
 
     def _last_out(self, report: Report) -> Halt | None:
         """The reason that a host is left out for, if too few hosts remain for the job."""
@@ -2141,7 +2143,7 @@ class Decisions(Knowledge):
         members = tuple(
             Member(each.agent, each.host, each.store, each.workers, each.port) for each in chosen
         )
-        self.group = self._new_group(members)
+        self.group, self.end = self._new_group(members), None
         self.over, self.asked, self._reason, self._formed = None, False, "", self.clock()
         self._enough, self._change, self._adopted = None, None, None
         for known in (self._lost, self._failed, self._hung):
@@ -5624,8 +5626,9 @@ def coordinate() -> int:
 
 def is_final(decisions: Decisions) -> bool:
     """Return whether no host returns: the job is done, or ended by its limit or a mistake."""
-    halt = decisions.end.halt if decisions.end else None
-    return bool(decisions.ends or (decisions.end and (halt is None or halt.code == MISTAKE)))
+    end = decisions.finished
+    halt = end.halt if end else None
+    return bool(decisions.ends or (end and (halt is None or halt.code == MISTAKE)))
 
 
 def serve_rendezvous() -> int:

@@ -18,7 +18,7 @@ from trainer.elastic import pulse
 from trainer.elastic.pulse import Activity, Beat, Patience
 from trainer.elastic.workers import stands_still
 from trainer.group import decisions
-from trainer.group.decisions import TRAINING, Decisions
+from trainer.group.decisions import ABSENT, TRAINING, Decisions
 from trainer.group.knowledge import Knowledge, natural
 from trainer.group.messages import (
     Group,
@@ -334,6 +334,35 @@ def test_a_mistake_is_the_end_of_the_coordinator_too() -> None:
     found.report(report("n1", halt=Halt("input", "no such model", 2)))
     found.orders()
     assert is_final(found)
+
+
+@pytest.mark.parametrize("how", ["asks", "comes"])
+def test_a_late_host_that_leaves_does_not_keep_the_coordinator(how: str) -> None:
+    """Kubernetes ends such a host, as the Job is complete."""
+    now = [0.0]
+    found = Decisions(lambda: now[0], 1, 2)
+    found.report(report("n1", ready=True))
+    found.orders()
+    now[0] += TRAINING.returning + TRAINING.warm_up
+    assert found.orders()["n1-1"].kind == "join"
+    assert found.patience == float("inf")
+    found.report(report("n1", done=True))
+    found.orders()
+    found.lose("n1-1", "has ended")
+    found.orders()
+    found.report(report("n2", asks=how == "asks", starting=True))
+    assert found.orders() == {"n2-1": Order()}
+    assert not is_final(found)
+    found.lose("n2-1", "has ended")
+    assert found.orders() == {}
+    assert (found.patience, is_final(found)) == (ABSENT, True)
+    found.report(report("n3", ready=True))
+    found.orders()
+    now[0] += TRAINING.warm_up
+    assert found.orders()["n3-1"].kind == "join"
+    found.lose("n3-1", "is lost")
+    found.orders()
+    assert (found.patience, is_final(found)) == (float("inf"), False)
 
 
 @pytest.mark.parametrize("how", ["done", "halt"])

@@ -53,7 +53,6 @@ class Decisions(Knowledge):
     """The coordinator's decisions."""
 
     times: Times = TRAINING
-    end: Order | None = None
     _ended: frozenset[str] = frozenset()  # The hosts that were present at the end.
     _enough: float | None = None  # Since when there are enough hosts for a first group.
     _change: float | None = None  # Since when a host wants to join or to end.
@@ -62,15 +61,18 @@ class Decisions(Knowledge):
     @property
     def patience(self) -> float:
         """Seconds without a host after which the coordinator ends."""
-        return ABSENT if self.end or self.ends else float("inf")
+        return ABSENT if self.finished or self.ends else float("inf")
+
+    @property
+    def finished(self) -> Order | None:
+        """The end of the run, unless others are present: they start again, or have come late."""
+        return None if self.hosts and self._ended.isdisjoint(self.hosts) else self.end
 
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""
-        if self.end and self.hosts and not self._ended & self.hosts.keys():
-            self.end, self.group, self.over = None, None, None  # Others start again.
         self._see_end()
-        if self.end:
-            return {agent: self.end if agent in self._ended else Order() for agent in self.hosts}
+        if end := self.finished:
+            return {agent: end if agent in self._ended else Order() for agent in self.hosts}
         self._adopt()
         if self.group and self.over is None:
             self._see_fault(self.group)
@@ -79,8 +81,6 @@ class Decisions(Knowledge):
         if not self.ends and (self.group is None or self.over is not None):
             self._form()
         orders = {agent: self._order(report) for agent, report in self.hosts.items()}
-        if not self.ends:
-            return orders
         return {agent: replace(order, ends=self.ends) for agent, order in orders.items()}
 
     def timed(self, order: Order) -> Order:
@@ -112,18 +112,19 @@ class Decisions(Knowledge):
     # ---- The end
 
     def _see_end(self) -> None:
-        for report in () if self.end else self.hosts.values():
+        for report in () if self.finished else self.hosts.values():
             if halt := report.halt or self._last_out(report):
-                self.end = Order("end", halt=replace(halt, host=report.host))
+                end = Order("end", halt=replace(halt, host=report.host))
                 self.say(f"stops the job on all hosts: {report.host}: {halt.message}")
                 self.notices.failed(report, halt)
             elif report.done:
-                self.end = Order("end")
+                end = Order("end")
                 self.say(f"{report.host} has trained to the end")
                 self.notices.completed(report.generation, "the training is complete", report)
-            if self.end:
-                self._ended = frozenset(self.hosts)
-                return
+            else:
+                continue
+            self.end, self._ended, self.group, self.over = end, frozenset(self.hosts), None, None
+            return
 
     def _last_out(self, report: Report) -> Halt | None:
         """The reason that a host is left out for, if too few hosts remain for the job."""
@@ -257,7 +258,7 @@ class Decisions(Knowledge):
         members = tuple(
             Member(each.agent, each.host, each.store, each.workers, each.port) for each in chosen
         )
-        self.group = self._new_group(members)
+        self.group, self.end = self._new_group(members), None
         self.over, self.asked, self._reason, self._formed = None, False, "", self.clock()
         self._enough, self._change, self._adopted = None, None, None
         for known in (self._lost, self._failed, self._hung):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from trainer.group.messages import Group, Member, Report, host_of
+from trainer.group.messages import Group, Member, Order, Report, host_of
 from trainer.group.notices import Notices
 from trainer.group.spent import Spent
 
@@ -30,6 +30,7 @@ class Knowledge:
     over: float | None = None  # Time at which the group ended; None while it continues.
     asked: bool = False  # Whether its workers must leave at the end of a step.
     ends: str = ""  # The key of the job by which all hosts end.
+    end: Order | None = None  # How the last run ended; None while there is a group.
     _began: float = 0.0
     _formed: float = 0.0
     _adopted: float | None = None
@@ -84,7 +85,7 @@ class Knowledge:
             return
         members = tuple(Member(agent, host_of(agent), "", 0) for agent in first.members)
         self.group = Group(first.generation, members, number=first.number)
-        self.over, self.asked = None, False
+        self.over, self.asked, self.end = None, False, None
         self._adopted = self._formed = self.clock()
         self.say(f"found the running {self._name(self.group)} with {self.group.names}")
 

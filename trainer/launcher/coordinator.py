@@ -35,8 +35,9 @@ def coordinate() -> int:
 
 def is_final(decisions: Decisions) -> bool:
     """Return whether no host returns: the job is done, or ended by its limit or a mistake."""
-    halt = decisions.end.halt if decisions.end else None
-    return bool(decisions.ends or (decisions.end and (halt is None or halt.code == MISTAKE)))
+    end = decisions.finished
+    halt = end.halt if end else None
+    return bool(decisions.ends or (end and (halt is None or halt.code == MISTAKE)))
 
 
 def serve_rendezvous() -> int:

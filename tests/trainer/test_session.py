@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.sandbox import DEADLINE
 from tests.trainer.hosts import wait_until, write_programs
 from trainer.launcher.errors import LaunchError
 from trainer.launcher.limits import spoken
-from trainer.launcher.session import access
+from trainer.launcher.session import access, hold
 from trainer.launcher.session.access import is_locked, quoted, set_variables, write_config
 from trainer.launcher.session.deadline import (
     begin,
@@ -32,7 +33,7 @@ from trainer.launcher.session.deadline import (
     read_deadline,
     write_deadline,
 )
-from trainer.launcher.session.hold import Warner, make_runtime_folder
+from trainer.launcher.session.hold import Warner, end_programs, make_runtime_folder
 from trainer.launcher.session.jupyter import Jupyter
 from trainer.launcher.session.use import Sight, connections, look
 
@@ -163,6 +164,24 @@ def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
     assert status == 0
     assert events(output)[-1]["ended"].startswith("nobody was connected and nothing computed")
     assert events(output)[0]["until"] == 0
+
+
+def test_a_program_that_has_just_started_is_ended_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold, "PROC", tmp_path)
+    program = subprocess.Popen(["sleep", "600"])
+    environ = tmp_path / str(program.pid) / "environ"
+    environ.parent.mkdir()
+    environ.touch()  # As in /proc until the kernel has ended the exec.
+    begins = threading.Timer(0.1, environ.write_text, ["KIT_SESSION=x"])
+    begins.start()
+    try:
+        end_programs("x", 1)
+        assert program.wait(timeout=DEADLINE) == -signal.SIGTERM
+    finally:
+        begins.join()
+        program.kill()
 
 
 def test_a_container_that_starts_again_keeps_the_end(tmp_path: Path) -> None:

@@ -205,20 +205,25 @@ def end_programs(session: str, grace: float) -> None:
     """Send SIGTERM to all processes of a session, and wait until they have ended."""
     mark = f"{SESSION}={session}".encode()
 
-    def running() -> list[int]:
-        found = []
+    def running() -> set[int]:
+        found = set()
         for entry in PROC.iterdir():
             if entry.name.isdigit() and entry.name != str(os.getpid()):
                 with suppress(OSError):
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
+                        found.add(int(entry.name))
         return found
 
-    for process in running():
-        with suppress(OSError):
-            os.kill(process, signal.SIGTERM)
     until = time.monotonic() + grace
-    while running() and time.monotonic() < until:
+    asked, quiet = set[int](), 0
+    # A process that has just started has no environment for some milliseconds.
+    while quiet < 2 and time.monotonic() < until:
+        found = running()
+        for process in found - asked:
+            with suppress(OSError):
+                os.kill(process, signal.SIGTERM)
+        asked |= found
+        quiet = 0 if found else quiet + 1
         time.sleep(0.2)
 
 

@@ -283,6 +283,17 @@ def emit(name: str, **values: object) -> None:
         sys.stdout.flush()
 
 
+def replace_file(file: Path, text: str) -> None:
+    """Write a file that others may read at any time; raises OSError, and then changes nothing."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        draft.write_text(text)
+        draft.replace(file)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
 # -------- launcher/errors.py
 # Expected errors, and their report at the end of a program.
 
@@ -2945,16 +2956,15 @@ class Prefix:
         self._out, self._error = targets[0], targets[-1]
         self._trace = Trace()
         self._note: Path | None = None  # The worker's file for the metrics.
-        words = environ.get("KIT_LAST_WORDS")
-        self._said = Path(words, f"said-{self._number('LOCAL_RANK')}") if words else None
+        self._folder = Path(environ.get("KIT_LAST_WORDS") or os.devnull)
         self._began = time.time()
         self._due = float("inf") if self._learns else 0.0  # Time of the next event of a member.
 
     def copy(self) -> None:
         """Copy until all sources have ended."""
-        folder, local = self._environ.get("KIT_LAST_WORDS"), self._number("LOCAL_RANK")
-        left = Path(folder or os.devnull, self._environ.get("RANK", "none"))
-        before = Path(folder or os.devnull, f"local-{local}")  # A restart may change the rank.
+        local = self._number("LOCAL_RANK")
+        left = self._folder / self._environ.get("RANK", "none")
+        before = self._folder / f"local-{local}"  # A restart may change the rank.
         reason = ""
         with suppress(OSError):
             reason = before.read_text(errors="replace")
@@ -2972,9 +2982,9 @@ class Prefix:
             wait = min(MEMBER_EVERY, max(0.0, self._due - time.monotonic()))
             for source in select.select(list(self._rest), [], [], wait)[0]:
                 self._take(source)
-        with suppress(OSError):
-            left.write_text(self._trace.words)
-            before.write_text(self._trace.exception)
+        for file, text in ((left, self._trace.words), (before, self._trace.exception)):
+            with suppress(OSError):
+                replace_file(file, text)
         if self._note and read_object(self._note).get("copier") == os.getpid():
             self._note.unlink(missing_ok=True)
 
@@ -2986,7 +2996,7 @@ class Prefix:
             place = {"local_rank": local, "rank": self._place["RANK"], "began": self._began}
             place |= {"world_size": self._place["WORLD_SIZE"], "restarts": restarts}
             with suppress(OSError):
-                self._note.write_text(json.dumps({**place, "copier": os.getpid()}))
+                replace_file(self._note, json.dumps({**place, "copier": os.getpid()}))
 
     def _member(self, restarts: int) -> str:
         return event(
@@ -3014,9 +3024,9 @@ class Prefix:
         *lines, left = (self._rest[source] + content).split(b"\n")
         if left and (not content or len(left) >= LINE):
             lines, left = [*lines, left], b""
-        if content and self._said:
+        if content:
             with suppress(OSError):
-                self._said.touch()
+                (self._folder / f"said-{self._number('LOCAL_RANK')}").touch()
         for line in (TORCHS_RANKS.sub(b"", each) for each in lines):
             if self._learns and line.startswith(MARK.encode()):
                 self._learn(line)
@@ -4365,14 +4375,7 @@ def write_deadline(notes: Path, deadline: Deadline) -> None:
     file = notes / "session.json"
     try:
         notes.mkdir(mode=0o700, parents=True, exist_ok=True)  # Its user may have removed it.
-        handle, name = tempfile.mkstemp(dir=notes)
-        try:
-            with os.fdopen(handle, "w") as written:
-                json.dump(deadline._asdict(), written)
-            Path(name).replace(file)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_file(file, json.dumps(deadline._asdict()))
     except OSError as error:
         what = f"{file}: cannot be written: {error.strerror}"
         raise LaunchError(f"{what}; make room in the session's home", FAILURE) from error

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -56,6 +57,7 @@ from trainer.contract.mark import MARK, VERSION
 from trainer.contract.queue_events import Allocated
 from trainer.contract.session_events import Session
 from trainer.core.announce import event_seconds
+from trainer.launcher.failures import exception_in
 from trainer.launcher.output import event
 from trainer.launcher.worker import Prefix
 from trainer.train import gpu_fault
@@ -427,6 +429,24 @@ def test_a_workers_events_end_at_a_terminal() -> None:
     found = [parse(text.removeprefix("[rank1]: ")) for text in passed_on.splitlines()]
     assert isinstance(found[0], Member)
     assert (found[1], found[2]) == (None, sample(Saved))
+
+
+def test_the_exception_of_a_worker_is_never_read_in_part(tmp_path: Path) -> None:
+    """The agent looks for the file while it is written: its content must come at once."""
+    environ = {"LOCAL_RANK": "0", "KIT_WORKERS": "sock", "KIT_LAST_WORDS": str(tmp_path)}
+    source, worker = os.pipe()
+    target = os.open(os.devnull, os.O_WRONLY)
+    os.write(worker, b"ValueError: a mistake\n")
+    copier = Thread(target=Prefix(environ, [source], [target]).copy)
+    copier.start()
+    wait_until((tmp_path / "said-0").exists, "the copier")
+    file = tmp_path / "local-0"
+    file.write_text("before")
+    with file.open() as reader:
+        os.close(worker)
+        copier.join()
+        assert reader.read() == "before"
+    assert exception_in(file, 1) == "ValueError: a mistake"
 
 
 def test_the_launcher_writes_events_as_the_contract_does() -> None:

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 
 from trainer.contract.mark import marked
 
@@ -25,3 +26,14 @@ def emit(name: str, **values: object) -> None:
     if not sys.stdout.isatty():
         sys.stdout.write(event(name, **values) + "\n")
         sys.stdout.flush()
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Write a file that others may read at any time; raises OSError, and then changes nothing."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        draft.write_text(text)
+        draft.replace(file)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise

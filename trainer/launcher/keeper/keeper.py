@@ -29,7 +29,7 @@ from trainer.launcher.keeper.messages import (
 from trainer.launcher.keeper.output import KeeperError, tell
 from trainer.launcher.keeper.transfer import receive_file, send_file
 from trainer.launcher.keeper.version import Content, Term, Version, newest, read_version
-from trainer.launcher.output import emit
+from trainer.launcher.output import emit, replace_file
 
 LOOK = 0.25  # Seconds between two checks of the files; files that are equal in both have settled.
 AGAIN = 10.0  # Seconds until the next check of files that did not fit on the disk.
@@ -117,7 +117,7 @@ class Keeper:
         version = Version(term, rank, max(own, default=0) + 1, self._host, time.time(), files)
         self._versions.add(draft, version)
         if note := os.environ.get("KIT_SAVED"):
-            Path(note).write_text(version.content)
+            replace_file(Path(note), version.content)
         if time.monotonic() >= self._next_line:
             tell(f"keeps {version.shown()}")
             self._next_line = time.monotonic() + LINE

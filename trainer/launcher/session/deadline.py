@@ -1,14 +1,13 @@
 """The end of a session, stored in its home, which is kept after the container."""
 
 import json
-import os
 import secrets
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.output import replace_file
 
 NOTES = ".kit"
 # The folder for kit's own files in the home of a session.
@@ -53,14 +52,7 @@ def write_deadline(notes: Path, deadline: Deadline) -> None:
     file = notes / "session.json"
     try:
         notes.mkdir(mode=0o700, parents=True, exist_ok=True)  # Its user may have removed it.
-        handle, name = tempfile.mkstemp(dir=notes)
-        try:
-            with os.fdopen(handle, "w") as written:
-                json.dump(deadline._asdict(), written)
-            Path(name).replace(file)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_file(file, json.dumps(deadline._asdict()))
     except OSError as error:
         what = f"{file}: cannot be written: {error.strerror}"
         raise LaunchError(f"{what}; make room in the session's home", FAILURE) from error
